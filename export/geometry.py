@@ -1,0 +1,83 @@
+"""From a model's sizes and the export options to the geometry that all graphs share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from export.sizes import ModelSizes
+from trt_runtime.contract import Geometry
+from trt_runtime.errors import UserError
+
+#: Euler steps of the reference's speech loop; its generate() offers no other number.
+SOLVER_STEPS = 10
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """What a bundle can hold at most.
+
+    cache_length: prompt tokens and steps together. max_steps: patches of one request.
+    prefill_chunks: tokens a prefill call takes; each divides the next and the last cache_length.
+    """
+
+    cache_length: int = 2048
+    max_steps: int = 400
+    prefill_chunks: tuple[int, ...] = (16, 64)
+
+    def __post_init__(self) -> None:
+        for name, value in (("cache_length", self.cache_length), ("max_steps", self.max_steps)):
+            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 1 << 20:
+                raise UserError(
+                    f"The export option {name} cannot be used",
+                    expected="a whole number from 1 to 1048576",
+                    found=repr(value),
+                )
+        chain = (*self.prefill_chunks, self.cache_length)
+        dividing = all(
+            small < large and large % small == 0
+            for small, large in zip(chain, chain[1:], strict=False)
+        )
+        if not self.prefill_chunks or min(self.prefill_chunks) < 2 or not dividing:
+            raise UserError(
+                "The export option prefill_chunks cannot be used",
+                expected="increasing sizes from 2, each dividing the next and the last cache_length "
+                f"({self.cache_length})",
+                found=str(self.prefill_chunks),
+                do="choose for instance --prefill-chunks 16,64 --cache-length 2048",
+            )
+
+
+def geometry_of(sizes: ModelSizes, options: ExportOptions) -> Geometry:
+    """The geometry of a bundle of a model of `sizes`."""
+    audio, talker = sizes.audio, sizes.talker
+    lookahead = audio.frames_per_latent // 2
+    frames = lookahead + sizes.patch * audio.frames_per_latent
+    # A last partial call may reach one patch past the step limit.
+    longest = (options.max_steps + 1) * sizes.patch * audio.frames_per_latent
+    return Geometry(
+        sample_rate=audio.sample_rate,
+        hop_length=audio.hop_length,
+        n_fft=audio.n_fft,
+        frames_per_latent=audio.frames_per_latent,
+        latent_dim=audio.latent_dim,
+        patch=sizes.patch,
+        history=sizes.history,
+        solver_steps=SOLVER_STEPS,
+        talker_hidden=talker.hidden,
+        talker_layers=talker.layers,
+        talker_kv_heads=talker.kv_heads,
+        talker_head_dim=talker.head_dim,
+        vocab_size=talker.vocab_size,
+        speaker_dim=sizes.speaker_dim,
+        cache_length=options.cache_length,
+        prefill_chunks=options.prefill_chunks,
+        max_steps=options.max_steps,
+        decoder_hidden=audio.decoder.hidden,
+        decoder_kv_heads=audio.decoder.kv_heads,
+        decoder_head_dim=audio.decoder.head_dim,
+        # A ring must hold a query's window and every frame that a call writes.
+        decoder_cache_lengths=tuple(
+            longest if window is None else min(longest, window + frames)
+            for window in audio.decoder.window
+        ),
+    )

@@ -1,0 +1,190 @@
+"""The table of graphs: which torch modules make each graph of the contract, and in what order.
+
+Each row wraps components in a module whose `forward` takes and returns the tensors of the graph's
+`contract.GraphSpec`, in its order. Attribute names give the parameters the names of the family
+tables (`talker.layers.0.qkv_weight`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from export.modules.audio_decoder import AudioDecoder
+from export.modules.flow import Aggregator, Flow, StopHead, euler_step
+from export.modules.layers import parameter
+from export.modules.transformer import CausalTransformer
+from export.sizes import ModelSizes
+from trt_runtime import contract
+from trt_runtime.contract import Geometry, GraphSpec
+from trt_runtime.time_grid import time_grid
+
+
+class PromptEmbeddingGraph(nn.Module):
+    def __init__(self, sizes: ModelSizes, geometry: Geometry) -> None:
+        super().__init__()
+        self.prompt_embedding = nn.Module()
+        self.prompt_embedding.table = parameter(geometry.vocab_size, geometry.talker_hidden)
+
+    def forward(self, token_ids: Tensor) -> Tensor:
+        table = self.prompt_embedding.table
+        assert isinstance(table, Tensor)
+        return nn.functional.embedding(token_ids, table)
+
+
+class SpeakerProjectionGraph(nn.Module):
+    def __init__(self, sizes: ModelSizes, geometry: Geometry) -> None:
+        super().__init__()
+        self.speaker_projection = nn.Module()
+        self.speaker_projection.weight = parameter(geometry.speaker_dim, geometry.talker_hidden)
+        self.speaker_projection.bias = parameter(geometry.talker_hidden)
+
+    def forward(self, speaker_embedding: Tensor) -> Tensor:
+        weight, bias = self.speaker_projection.weight, self.speaker_projection.bias
+        assert isinstance(weight, Tensor) and isinstance(bias, Tensor)
+        return speaker_embedding @ weight + bias
+
+
+class TalkerGraph(nn.Module):
+    def __init__(self, sizes: ModelSizes, geometry: Geometry) -> None:
+        super().__init__()
+        self.talker = CausalTransformer(
+            sizes.talker, [geometry.cache_length] * sizes.talker.layers
+        )
+
+    def forward(self, embeddings: Tensor, position: Tensor, *caches: Tensor) -> tuple[Tensor, ...]:
+        hidden, new_caches = self.talker(embeddings, position, caches)
+        return hidden, *new_caches
+
+
+def _flow(sizes: ModelSizes, geometry: Geometry) -> Flow:
+    return Flow(sizes.flow, geometry.latent_dim, geometry.talker_hidden)
+
+
+class FlowStepGraph(nn.Module):
+    def __init__(self, sizes: ModelSizes, geometry: Geometry) -> None:
+        super().__init__()
+        self.flow = _flow(sizes, geometry)
+
+    def forward(
+        self,
+        latents: Tensor,
+        time: Tensor,
+        time_step: Tensor,
+        hidden: Tensor,
+        history: Tensor,
+        guidance: Tensor,
+        diffusion_noise: Tensor,
+        noise_scale: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        velocity = self.flow.velocity(latents, time, hidden, history, guidance)
+        return euler_step(latents, velocity, time_step, diffusion_noise, noise_scale), velocity
+
+
+class FlowAdvanceGraph(nn.Module):
+    def __init__(self, sizes: ModelSizes, geometry: Geometry) -> None:
+        super().__init__()
+        self.aggregator = Aggregator(
+            sizes.aggregator, geometry.latent_dim, geometry.talker_hidden
+        )
+        self.stop_head = StopHead(geometry.talker_hidden)
+
+    def forward(self, patch: Tensor, hidden: Tensor, history: Tensor) -> tuple[Tensor, ...]:
+        shifted = torch.cat((history, patch), dim=1)[:, -history.shape[1] :]
+        return self.aggregator(patch), self.stop_head(hidden), shifted
+
+
+class TailGraph(FlowAdvanceGraph):
+    def __init__(self, sizes: ModelSizes, geometry: Geometry) -> None:
+        super().__init__(sizes, geometry)
+        self.flow = _flow(sizes, geometry)
+        self.grid = time_grid(geometry.solver_steps)
+
+    def forward(  # type: ignore[override]
+        self,
+        hidden: Tensor,
+        history: Tensor,
+        initial_noise: Tensor,
+        diffusion_noise: Tensor,
+        guidance: Tensor,
+        noise_scale: Tensor,
+    ) -> tuple[Tensor, ...]:
+        latents = initial_noise
+        last = len(self.grid) - 2
+        for step in range(last + 1):
+            time = torch.from_numpy(self.grid[step : step + 1])
+            time_step = torch.from_numpy(self.grid[step + 1 : step + 2] - self.grid[step : step + 1])
+            velocity = self.flow.velocity(latents, time, hidden, history, guidance)
+            if step < last:
+                latents = euler_step(
+                    latents, velocity, time_step, diffusion_noise[:, step], noise_scale
+                )
+            else:
+                # The reference reads its result before the last step's noise.
+                latents = latents + time_step * velocity
+        return latents, *super().forward(latents, hidden, history)
+
+
+class AudioDecoderGraph(nn.Module):
+    def __init__(self, sizes: ModelSizes, geometry: Geometry) -> None:
+        super().__init__()
+        self.audio_decoder = AudioDecoder(sizes.audio.decoder, geometry)
+
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return self.audio_decoder.decode(*tensors[:7], list(tensors[7:]))
+
+
+@dataclass(frozen=True)
+class GraphSource:
+    """A graph to export: its contract, its module, and the components whose weights it uses."""
+
+    spec: GraphSpec
+    make: Callable[[ModelSizes, Geometry], nn.Module]
+    components: tuple[str, ...]
+
+
+#: Graph name, or "talker" for the whole family of buckets: its module and weight components.
+_MODULES: Mapping[str, tuple[Callable[[ModelSizes, Geometry], nn.Module], tuple[str, ...]]] = {
+    contract.PROMPT_EMBEDDING: (PromptEmbeddingGraph, ("prompt_embedding",)),
+    contract.SPEAKER_PROJECTION: (SpeakerProjectionGraph, ("speaker_projection",)),
+    "talker": (TalkerGraph, ("talker",)),
+    contract.FLOW_STEP: (FlowStepGraph, ("flow",)),
+    contract.FLOW_ADVANCE: (FlowAdvanceGraph, ("flow_advance",)),
+    contract.TAIL: (TailGraph, ("flow", "flow_advance")),
+    contract.AUDIO_DECODER: (AudioDecoderGraph, ("audio_decoder",)),
+}
+
+
+def graph_sources(geometry: Geometry) -> list[GraphSource]:
+    """Every graph of a bundle, in the contract's order."""
+    return [
+        GraphSource(spec, *_MODULES.get(name, _MODULES.get(spec.component, _MODULES["talker"])))
+        for name, spec in contract.graph_specs(geometry).items()
+    ]
+
+
+def example_inputs(spec: GraphSpec, geometry: Geometry) -> tuple[Tensor, ...]:
+    """Inputs of the contract's shapes: seeded, in the middle of what each input may be."""
+    generator = np.random.Generator(np.random.Philox(key=sum(spec.name.encode())))
+    integers = {
+        "token_ids": lambda shape: generator.integers(0, geometry.vocab_size, shape),
+        "position": lambda shape: np.full(shape, geometry.prefill_chunks[0]),
+        "latents_before": lambda shape: np.full(shape, geometry.patch),
+        "valid": lambda shape: np.full(shape, geometry.patch),
+    }
+    inputs = []
+    for tensor in spec.inputs:
+        if tensor.dtype == "int64":
+            array = integers[tensor.name](tensor.shape).astype(np.int64)
+        elif tensor.dtype == "bool":
+            array = np.zeros(tensor.shape, np.bool_)
+        else:
+            array = generator.standard_normal(tensor.shape).astype(np.float32)
+            if tensor.name in ("time", "time_step", "guidance", "noise_scale", "window_overlap"):
+                array = np.abs(array)
+        inputs.append(torch.from_numpy(array))
+    return tuple(inputs)

@@ -1,0 +1,181 @@
+"""From a torch module to an ONNX graph whose weights lie in the bundle's weight files.
+
+The module is traced with uninitialised parameters: tracing reads shapes, never values, so that it
+needs no memory for weights. Each parameter then becomes an external initialiser in the dtype of the
+checkpoint, followed by a cast to float32 where that differs.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+import torch
+from torch import nn
+
+from export.graphs import GraphSource, example_inputs
+from export.sizes import ModelSizes
+from trt_runtime.contract import Geometry, GraphSpec
+from trt_runtime.errors import MingError
+from trt_runtime.manifest import StoredTensor
+
+OPSET = 20
+IR_VERSION = 10
+
+_DTYPES = {
+    "bfloat16": ir.DataType.BFLOAT16,
+    "float16": ir.DataType.FLOAT16,
+    "float32": ir.DataType.FLOAT,
+}
+#: The last line of our own in a stack trace, kept as "export/modules/flow.py:42".
+_SOURCE_LINE = re.compile(r'File "[^"]*?(export/(?:modules/\w+|graphs)\.py)", line (\d+)')
+SOURCE_KEY = "ming_trt.source"
+
+
+def trace(
+    source: GraphSource,
+    sizes: ModelSizes,
+    geometry: Geometry,
+    weights: Mapping[str, StoredTensor],
+    folder: Path,
+) -> tuple[ir.Model, dict[str, StoredTensor]]:
+    """The graph of `source` as an ONNX model, and those of `weights` that it uses.
+
+    `weights` are the stored parameters by name, lying in `folder`. The model is the same, byte for
+    byte, wherever it is made.
+    """
+    spec = source.spec
+    module = source.make(sizes, geometry).eval()
+    model = _export(module, spec, geometry)
+    used = _link_weights(model, weights, folder)
+    missing = {name for name, _ in module.named_parameters()} - set(used)
+    if missing:
+        # The exporter drops what it finds unused: a parameter that has no effect is our fault.
+        raise MingError(f"graph {spec.name} does not use its parameters {sorted(missing)}")
+    _neutralise(model, spec)
+    return model, used
+
+
+def _export(module: nn.Module, spec: GraphSpec, geometry: Geometry) -> ir.Model:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for noisy in ("torch.onnx", "onnx_ir", "onnxscript"):
+            logging.getLogger(noisy).setLevel(logging.ERROR)
+        program = torch.onnx.export(
+            module,
+            example_inputs(spec, geometry),
+            dynamo=True,
+            opset_version=OPSET,
+            input_names=[tensor.name for tensor in spec.inputs],
+            output_names=[tensor.name for tensor in spec.outputs],
+            optimize=False,
+            verbose=False,
+        )
+        assert program is not None
+        # The optimiser folds small initialisers, and the parameters have no values yet: while it
+        # works they are inputs.
+        graph = program.model.graph
+        parameters = [
+            graph.initializers.pop(name)
+            for name, _ in module.named_parameters()
+            if name in graph.initializers
+        ]
+        values = [(value, value.const_value) for value in parameters]
+        for value in parameters:
+            value.const_value = None
+        graph.inputs.extend(parameters)
+        program.optimize()
+    model = program.model
+    del model.graph.inputs[len(spec.inputs) :]
+    for value, tensor in values:
+        value.const_value = tensor
+        model.graph.register_initializer(value)
+    _check_contract(model, spec)
+    return model
+
+
+def _check_contract(model: ir.Model, spec: GraphSpec) -> None:
+    """The traced graph must have the contract's tensors, or every later step builds on sand."""
+    for wanted, values in ((spec.inputs, model.graph.inputs), (spec.outputs, model.graph.outputs)):
+        found = [(v.name, str(v.dtype).lower(), tuple(v.shape or ())) for v in values]
+        names = {"float": "float32"}
+        found_specs = [(n, names.get(d, d), tuple(int(str(x)) for x in s)) for n, d, s in found]
+        expected = [(t.name, t.dtype, t.shape) for t in wanted]
+        if found_specs != expected:
+            different = next(
+                (e, f) for e, f in zip(expected, found_specs, strict=False) if e != f
+            ) if len(expected) == len(found_specs) else (len(expected), len(found_specs))
+            raise MingError(f"graph {spec.name} breaks its contract: {different}")
+
+
+def _link_weights(
+    model: ir.Model, weights: Mapping[str, StoredTensor], folder: Path
+) -> dict[str, StoredTensor]:
+    """Points every parameter initialiser to its stored bytes, in place; returns those used."""
+    graph = model.graph
+    used: dict[str, StoredTensor] = {}
+    for name in list(graph.initializers):
+        stored = weights.get(name)
+        if stored is None:
+            continue
+        value = graph.initializers[name]
+        tensor = ir.ExternalTensor(
+            stored.file,
+            stored.offset,
+            stored.bytes,
+            _DTYPES[stored.dtype],
+            shape=ir.Shape(stored.shape),
+            name=name,
+            base_dir=folder,
+        )
+        used[name] = stored
+        if stored.dtype == "float32":
+            value.const_value = tensor
+            continue
+        cast = ir.node(
+            "Cast",
+            [],
+            attributes={"to": ir.DataType.FLOAT},
+            outputs=[ir.Value(name=f"{name}.float32", type=value.type, shape=value.shape)],
+            name=f"{name}.cast",
+        )
+        value.replace_all_uses_with(cast.outputs[0])
+        value.const_value = tensor
+        value.type = ir.TensorType(_DTYPES[stored.dtype])
+        cast.resize_inputs(1)
+        cast.replace_input_with(0, value)
+        graph.insert_before(next(iter(graph)), cast)
+    return used
+
+
+def _neutralise(model: ir.Model, spec: GraphSpec) -> None:
+    """Removes what depends on where and by what the graph was made; keeps our own source lines."""
+    model.ir_version = IR_VERSION
+    model.producer_name, model.producer_version = "ming-trt", None
+    model.doc_string = None
+    model.metadata_props.clear()
+    graph = model.graph
+    graph.name, graph.doc_string = spec.name, None
+    graph.metadata_props.clear()
+    values: list[Any] = [*graph.inputs, *graph.outputs, *graph.initializers.values()]
+    counts: dict[str, int] = {}
+    for node in graph:
+        trace_text = node.metadata_props.get("pkg.torch.onnx.stack_trace", "")
+        node.metadata_props.clear()
+        node.doc_string = None
+        lines = _SOURCE_LINE.findall(trace_text)
+        if lines:
+            node.metadata_props[SOURCE_KEY] = ":".join(lines[-1])
+        values += node.outputs
+        if not (node.name or "").endswith(".cast"):
+            counts[node.op_type] = counts.get(node.op_type, 0) + 1
+            node.name = f"{node.op_type}_{counts[node.op_type]}"
+    for value in values:
+        value.metadata_props.clear()
+        value.doc_string = None
+    model.functions.clear()

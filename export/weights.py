@@ -1,0 +1,150 @@
+"""Writing the parameters of a component from a checkpoint into one raw file.
+
+One parameter at a time, in blocks, so that the memory needed is that of a block and of the sources
+that are mapped, not of the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+import ml_dtypes
+import numpy as np
+
+from export.checkpoint import Checkpoint
+from export.parameters import CONCAT, COPY, TRANSPOSE, TRANSPOSE_CONCAT, Parameter
+from export.whole_file import whole_file
+from trt_runtime.errors import UserError
+from trt_runtime.manifest import StoredTensor
+
+#: Every parameter begins at a multiple of this: the width of a cache line and of the widest load.
+ALIGNMENT = 64
+
+_BLOCK_BYTES = 8 << 20
+
+#: The exponent bits of each float type; all of them set mean infinity or NaN.
+_EXPONENT: dict[str, tuple[type[np.unsignedinteger], int]] = {
+    "bfloat16": (np.uint16, 0x7F80),
+    "float16": (np.uint16, 0x7C00),
+    "float32": (np.uint32, 0x7F800000),
+}
+
+
+def write_component(
+    checkpoint: Checkpoint, parameters: Sequence[Parameter], path: Path
+) -> dict[str, StoredTensor]:
+    """Writes `parameters` in their order into the raw file `path` and says where each lies.
+
+    A parameter keeps the dtype of its sources where they agree (bfloat16 stays bfloat16), and is
+    float32 otherwise. The bytes depend on the tensors alone. The file appears whole or not at all.
+
+    Raises UserError naming a tensor that holds NaN or infinity, or a tensor that is missing or has
+    another shape than the table says, and where the disk fills, saying how much was needed.
+    """
+    stored = layout(checkpoint, parameters, path.name)
+    size = max((entry.offset + entry.bytes for entry in stored.values()), default=0)
+    with whole_file(path, size) as file:
+        for parameter in parameters:
+            entry = stored[parameter.name]
+            file.write(bytes(entry.offset - file.tell()))
+            _write(file, checkpoint, parameter, entry)
+    return stored
+
+
+def layout(
+    checkpoint: Checkpoint, parameters: Sequence[Parameter], file: str
+) -> dict[str, StoredTensor]:
+    """Where :func:`write_component` puts each parameter in a file `file`; no tensor is read."""
+    stored: dict[str, StoredTensor] = {}
+    position = 0
+    for parameter in parameters:
+        dtype = _stored_dtype(checkpoint, parameter)
+        size = parameter.elements * _numpy_dtype(dtype).itemsize
+        position += -position % ALIGNMENT
+        stored[parameter.name] = StoredTensor(file, dtype, parameter.shape, position, size)
+        position += size
+    return stored
+
+
+def _stored_dtype(checkpoint: Checkpoint, parameter: Parameter) -> str:
+    dtypes = set()
+    for name, shape in zip(parameter.sources, parameter.source_shapes, strict=True):
+        info = checkpoint.tensors.get(name)
+        if info is None or info.shape != shape or info.dtype not in _EXPONENT:
+            raise UserError(
+                f"Tensor {name}, needed for {parameter.name}, cannot be used",
+                expected=f"shape {list(shape)} in {', '.join(_EXPONENT)}",
+                found="no such tensor"
+                if info is None
+                else f"shape {list(info.shape)} in {info.dtype}",
+                do="run python -m export --check on the checkpoint",
+            )
+        dtypes.add(info.dtype)
+    return dtypes.pop() if len(dtypes) == 1 else "float32"
+
+
+def _numpy_dtype(dtype: str) -> np.dtype:
+    return np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+
+
+def _write(
+    file: BinaryIO, checkpoint: Checkpoint, parameter: Parameter, entry: StoredTensor
+) -> None:
+    sources = [checkpoint.read(name) for name in parameter.sources]
+    for name, source in zip(parameter.sources, sources, strict=True):
+        _check_finite(name, source, checkpoint.tensors[name].dtype)
+    dtype = _numpy_dtype(entry.dtype)
+    start = file.tell()
+    for block in _blocks(parameter.transform, sources):
+        file.write(np.ascontiguousarray(block, dtype).reshape(-1).view(np.uint8).data)
+    if file.tell() - start != entry.bytes:
+        raise AssertionError(f"{parameter.name}: the table's shape does not fit its sources")
+    for name in parameter.sources:
+        checkpoint.release(name)
+
+
+def _rows_a_block(row_bytes: int) -> int:
+    return max(1, _BLOCK_BYTES // max(row_bytes, 1))
+
+
+def _blocks(transform: str, sources: list[np.ndarray]) -> Iterator[np.ndarray]:
+    """The parameter's rows, a bounded number of bytes at a time."""
+    if transform in (COPY, CONCAT):
+        for source in sources:
+            flat = source.reshape(-1)
+            step = _rows_a_block(flat.itemsize)
+            for start in range(0, flat.size, step):
+                yield flat[start : start + step]
+    elif transform in (TRANSPOSE, TRANSPOSE_CONCAT):
+        inputs = sources[0].shape[1]
+        step = _rows_a_block(sum(source.shape[0] * source.itemsize for source in sources))
+        for start in range(0, inputs, step):
+            rows = [source[:, start : start + step].T for source in sources]
+            yield rows[0] if len(rows) == 1 else _side_by_side(rows)
+    else:
+        raise AssertionError(f"no such transform: {transform}")
+
+
+def _side_by_side(rows: list[np.ndarray]) -> np.ndarray:
+    if len({part.dtype for part in rows}) > 1:
+        rows = [part.astype(np.float32) for part in rows]
+    return np.concatenate(rows, axis=1)
+
+
+def _check_finite(name: str, source: np.ndarray, dtype: str) -> None:
+    """Raises UserError where a tensor holds NaN or infinity. Looks at bits, converting nothing."""
+    unsigned, mask = _EXPONENT[dtype]
+    bits = source.reshape(-1).view(unsigned)
+    step = _rows_a_block(bits.itemsize)
+    for start in range(0, bits.size, step):
+        bad = (bits[start : start + step] & unsigned(mask)) == mask
+        if bad.any():
+            at = np.unravel_index(start + int(bad.argmax()), source.shape)
+            raise UserError(
+                f"Tensor {name} of the checkpoint holds a value that is not finite",
+                expected="finite numbers",
+                found=f"{float(source[at])} at {[int(i) for i in at]}",
+                do="download the checkpoint again; if it was fine-tuned, the training has diverged",
+            )

@@ -1,0 +1,48 @@
+"""Writing a file that appears whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from trt_runtime.errors import UserError
+
+
+@contextmanager
+def whole_file(path: Path, size: int) -> Iterator[BinaryIO]:
+    """A file to write `size` bytes to, under a temporary name until the block ends without error.
+
+    Raises UserError where the disk fills, saying how much was needed, or the folder cannot be
+    written to. Nothing is left behind then.
+    """
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("wb") as file:
+            yield file
+        partial.replace(path)
+    except OSError as error:
+        raise _cannot_write(path, size, error) from error
+    finally:
+        # A folder that cannot be written to cannot be cleaned either: keep the first error.
+        if partial.exists():
+            partial.unlink(missing_ok=True)
+
+
+def _cannot_write(path: Path, size: int, error: OSError) -> UserError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return UserError(
+            f"The disk is full: {path} could not be written",
+            expected=f"{size} bytes for this file",
+            found=error.strerror or "no space left",
+            do="free some space, or choose a folder on another disk",
+        )
+    return UserError(
+        f"{path} could not be written",
+        expected="a folder that can be written to",
+        found=error.strerror or str(error),
+        do="choose another folder",
+    )

@@ -1,0 +1,61 @@
+"""What the loop asks of a backend: buffers that live on its device, and graphs bound to them.
+
+A request allocates its buffers once and binds each graph to them once; a step then writes the few
+small inputs, runs, and reads the few small outputs. On a GPU a bound graph is a captured CUDA
+graph; on a CPU it is a session with its addresses set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import numpy as np
+
+from trt_runtime.contract import TensorSpec
+
+
+class Buffer(Protocol):
+    """A tensor on the backend's device, zero when it is made."""
+
+    spec: TensorSpec
+
+    def read(self) -> np.ndarray:
+        """The values, of the spec's shape and dtype; waits for the runs that write them.
+
+        The array may be a view that the next run overwrites: copy what must last.
+        """
+        ...
+
+    def write(self, values: np.ndarray | float | int | bool) -> None:
+        """Copies `values`, broadcast to the spec's shape, into the buffer."""
+        ...
+
+
+class BoundGraph(Protocol):
+    """A graph with every tensor bound. `buffers` has them by name."""
+
+    buffers: Mapping[str, Buffer]
+
+    def run(self) -> None:
+        """Computes every output, and puts the state's outputs where its inputs are."""
+        ...
+
+
+class Backend(Protocol):
+    """The loaded graphs of one folder. Thread-safe; buffers and bound graphs are not."""
+
+    def has(self, graph: str) -> bool:
+        """Whether the folder holds this graph and the backend has loaded it."""
+        ...
+
+    def buffer(self, spec: TensorSpec) -> Buffer: ...
+
+    def bind(self, graph: str, buffers: Mapping[str, Buffer]) -> BoundGraph:
+        """Binds `graph` to `buffers` by tensor name and to fresh buffers for all other tensors.
+
+        State needs no output buffer: after a run its input buffer holds the new state.
+        """
+        ...
+
+    def close(self) -> None: ...

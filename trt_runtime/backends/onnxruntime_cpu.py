@@ -1,0 +1,203 @@
+"""ONNX Runtime on CPU: an engine folder of target `cpu`, or a bundle as it is.
+
+Weights are resident once. A component with one graph gives its weights to the runtime, which packs
+them for its kernels. A component with several graphs (the talker's buckets) shares one mapping of
+the weights between their sessions, unpacked: packing would keep a copy for each session, and the
+decode step, one row, is bound by memory and gains nothing from it.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trt_runtime.contract import NEXT, TAIL, TensorSpec
+from trt_runtime.errors import FolderError, UserError
+from trt_runtime.manifest import ENGINES, GraphEntry, Manifest, StoredTensor
+
+log = logging.getLogger(__name__)
+
+_PROVIDERS = ["CPUExecutionProvider"]
+
+
+def import_onnxruntime() -> Any:
+    """The onnxruntime module; a UserError with the command that installs it where it is missing."""
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise UserError(
+            "ONNX Runtime is not installed or cannot be loaded",
+            expected="the package onnxruntime (CPU) or onnxruntime-gpu (CUDA), one of the two",
+            found=str(error),
+            do='pip install "ming-trt[cpu]"; `ming-trt doctor` shows what is installed',
+        ) from error
+    if not hasattr(onnxruntime, "InferenceSession"):
+        raise UserError(
+            "ONNX Runtime is damaged",
+            expected="one of onnxruntime and onnxruntime-gpu",
+            found="remains of both: one was removed after the other had overwritten its files",
+            do="pip uninstall onnxruntime onnxruntime-gpu, then install one of them again",
+        )
+    return onnxruntime
+
+
+class CpuBuffer:
+    """A NumPy array and the runtime's view of the same memory."""
+
+    def __init__(self, spec: TensorSpec) -> None:
+        self.spec = spec
+        self._array = np.zeros(spec.shape, spec.dtype)
+        self.value = import_onnxruntime().OrtValue.ortvalue_from_numpy(self._array)
+
+    def read(self) -> np.ndarray:
+        return self._array
+
+    def write(self, values: np.ndarray | float | int | bool) -> None:
+        self._array[...] = values
+
+
+class CpuBoundGraph:
+    """A session with all tensors bound; see :class:`trt_runtime.backends.interface.BoundGraph`.
+
+    State declared `in_place` has one buffer for input and output: the node that writes it finds
+    both addresses equal and copies nothing. Other state is written beside its input and copied.
+    """
+
+    def __init__(self, session: Any, entry: GraphEntry, buffers: Mapping[str, CpuBuffer]) -> None:
+        self._session = session
+        self._binding = session.io_binding()
+        self.buffers: dict[str, CpuBuffer] = {}
+        self._moves: list[tuple[CpuBuffer, CpuBuffer]] = []
+        for spec in entry.inputs:
+            buffer = buffers.get(spec.name) or CpuBuffer(spec)
+            self._check(buffer, spec)
+            self.buffers[spec.name] = buffer
+            self._binding.bind_ortvalue_input(spec.name, buffer.value)
+        state = {name + NEXT: name for name in entry.state}
+        for spec in entry.outputs:
+            source = state.get(spec.name)
+            if source in entry.in_place:
+                buffer = self.buffers[source]
+            else:
+                buffer = buffers.get(spec.name) or CpuBuffer(spec)
+                self._check(buffer, spec)
+                self.buffers[spec.name] = buffer
+                if source is not None:
+                    self._moves.append((buffer, self.buffers[source]))
+            self._binding.bind_ortvalue_output(spec.name, buffer.value)
+
+    @staticmethod
+    def _check(buffer: CpuBuffer, spec: TensorSpec) -> None:
+        if (buffer.spec.dtype, buffer.spec.shape) != (spec.dtype, spec.shape):
+            raise ValueError(f"buffer {buffer.spec} does not fit {spec}")
+
+    def run(self) -> None:
+        self._session.run_with_iobinding(self._binding)
+        for new, old in self._moves:
+            old.write(new.read())
+
+
+class CpuBackend:
+    """Loads every graph of the folder that this backend uses; see `interface.Backend`."""
+
+    def __init__(self, folder: Path, manifest: Manifest, threads: int | None = None) -> None:
+        if threads is not None and threads < 1:
+            raise UserError("threads must be positive", expected="1 or more", found=str(threads))
+        self._ort = import_onnxruntime()
+        self._folder = folder
+        self._manifest = manifest
+        self._threads = threads or available_cores()
+        self._mappings: dict[str, np.ndarray] = {}
+        self._shared: dict[tuple[str, int], Any] = {}
+        # The unrolled tail is for GPUs: here each of its nodes would pack its weights again.
+        names = [name for name in manifest.graphs if name != TAIL or len(manifest.graphs) == 1]
+        users = Counter(manifest.graphs[name].component for name in names)
+        self._sessions = {
+            name: self._load(name, shared=users[manifest.graphs[name].component] > 1)
+            for name in names
+        }
+
+    def has(self, graph: str) -> bool:
+        return graph in self._sessions
+
+    def buffer(self, spec: TensorSpec) -> CpuBuffer:
+        return CpuBuffer(spec)
+
+    def bind(self, graph: str, buffers: Mapping[str, CpuBuffer]) -> CpuBoundGraph:
+        return CpuBoundGraph(self._sessions[graph], self._manifest.graphs[graph], buffers)
+
+    def close(self) -> None:
+        self._sessions.clear()
+        self._shared.clear()
+        self._mappings.clear()
+
+    def _load(self, name: str, *, shared: bool) -> Any:
+        entry = self._manifest.graphs[name]
+        options = self._ort.SessionOptions()
+        options.intra_op_num_threads = self._threads
+        options.log_severity_level = 3
+        levels = self._ort.GraphOptimizationLevel
+        if self._manifest.kind == ENGINES:
+            options.graph_optimization_level = levels.ORT_DISABLE_ALL
+            if shared:
+                options.add_session_config_entry("session.disable_prepacking", "1")
+                values = {key: self._weight(t) for key, t in entry.initializers.items()}
+                options.add_external_initializers(list(values), list(values.values()))
+        else:
+            # A bundle is optimised as it loads; its casts are folded, a float32 copy a session.
+            options.graph_optimization_level = levels.ORT_ENABLE_EXTENDED
+        path = self._folder / entry.file
+        try:
+            session = self._ort.InferenceSession(str(path), options, providers=_PROVIDERS)
+        except Exception as error:  # onnxruntime has a dozen classes without a common base
+            raise FolderError(
+                f"ONNX Runtime {self._ort.__version__} cannot load {path}",
+                expected="a graph that build-engines wrote for this version",
+                found=str(error).splitlines()[0] if str(error) else type(error).__name__,
+                do=f"build the folder again: build-engines SOURCE --target cpu --out {self._folder}",
+            ) from error
+        self._check_tensors(path, entry, session)
+        return session
+
+    @staticmethod
+    def _check_tensors(path: Path, entry: GraphEntry, session: Any) -> None:
+        for specs, found in (
+            (entry.inputs, session.get_inputs()),
+            (entry.outputs, session.get_outputs()),
+        ):
+            wanted = [(spec.name, list(spec.shape)) for spec in specs]
+            actual = [(node.name, list(node.shape)) for node in found]
+            if wanted != actual:
+                raise FolderError(
+                    f"{path} has other inputs or outputs than the manifest says",
+                    expected=str(wanted),
+                    found=str(actual),
+                    do="build the folder again",
+                )
+
+    def _weight(self, tensor: StoredTensor) -> Any:
+        """The runtime's view of an initialiser in the mapped weights file, made once a tensor."""
+        key = (tensor.file, tensor.offset)
+        if key not in self._shared:
+            if tensor.file not in self._mappings:
+                with (self._folder / tensor.file).open("rb") as file:
+                    mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                self._mappings[tensor.file] = np.frombuffer(mapping, np.uint8)
+            raw = self._mappings[tensor.file][tensor.offset : tensor.offset + tensor.bytes]
+            array = raw.view(tensor.dtype).reshape(tensor.shape)
+            self._shared[key] = self._ort.OrtValue.ortvalue_from_numpy(array)
+        return self._shared[key]
+
+
+def available_cores() -> int:
+    """Cores that this process may use: the default number of threads."""
+    if hasattr(os, "sched_getaffinity"):
+        return max(1, len(os.sched_getaffinity(0)))
+    return max(1, os.cpu_count() or 1)

@@ -1,0 +1,306 @@
+"""Names, shapes and dtypes of the graphs: the one agreement between exporter, builders and runtime.
+
+Everything is a pure function of :class:`Geometry`, whose numbers come from a checkpoint's config and
+from the export options. Shapes are static; what varies from step to step is a tensor input.
+Batch size is 1 throughout; the leading axis is kept so that batched buckets stay the same contract.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+PROMPT_EMBEDDING = "prompt_embedding"
+SPEAKER_PROJECTION = "speaker_projection"
+FLOW_STEP = "flow_step"
+FLOW_ADVANCE = "flow_advance"
+TAIL = "tail"
+AUDIO_DECODER = "audio_decoder"
+
+#: Appended to the name of a state input to give the output that replaces it.
+NEXT = "_next"
+
+
+def talker_graph_name(tokens: int) -> str:
+    """Name of the talker graph that takes `tokens` embeddings at once (1 is the decode step)."""
+    return f"talker_{tokens}"
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One input or output of a graph."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class GraphSpec:
+    """One graph: its tensors, and which of them are state carried from call to call.
+
+    `state` lists input names; the output of each is the name with :data:`NEXT` appended.
+    `in_place` is the part of `state` whose output may share the input's buffer, because the only
+    node that reads the input is the one that writes the output.
+    """
+
+    name: str
+    component: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    state: tuple[str, ...] = ()
+    in_place: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """The sizes that the graphs' shapes depend on.
+
+    Audio: `sample_rate` Hz, `hop_length` samples a frame, `n_fft` samples a window,
+    `frames_per_latent` decoder frames a latent. Flow: `latent_dim` channels, `patch` latents a step,
+    `history` latents of context, `solver_steps` Euler steps of the unrolled tail. Talker: widths,
+    `cache_length` positions, `prefill_chunks` tokens a prefill call (each divides the next, and the
+    last divides `cache_length`). `max_steps` is the most patches one request may ask for.
+    `decoder_cache_lengths` is the number of cached frames of each decoder layer (a ring where the
+    layer has a sliding window, the whole of `max_steps` otherwise).
+    """
+
+    sample_rate: int
+    hop_length: int
+    n_fft: int
+    frames_per_latent: int
+    latent_dim: int
+    patch: int
+    history: int
+    solver_steps: int
+    talker_hidden: int
+    talker_layers: int
+    talker_kv_heads: int
+    talker_head_dim: int
+    vocab_size: int
+    speaker_dim: int
+    cache_length: int
+    prefill_chunks: tuple[int, ...]
+    max_steps: int
+    decoder_hidden: int
+    decoder_kv_heads: int
+    decoder_head_dim: int
+    decoder_cache_lengths: tuple[int, ...]
+
+    @property
+    def samples_per_patch(self) -> int:
+        return self.patch * self.frames_per_latent * self.hop_length
+
+    @property
+    def lookahead_frames(self) -> int:
+        """Frames at the end of a latent that linear upsampling cannot make without the next latent."""
+        return self.frames_per_latent // 2
+
+    @property
+    def decoder_frames(self) -> int:
+        """Frames computed by one decoder call: those held back before, and a whole patch."""
+        return self.lookahead_frames + self.patch * self.frames_per_latent
+
+    @property
+    def overlap(self) -> int:
+        """Samples in which one ISTFT window overlaps those that follow."""
+        return self.n_fft - self.hop_length
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Geometry:
+        """Raises KeyError, TypeError or ValueError where a field is missing or not of its kind."""
+        values: dict[str, Any] = {}
+        for field in fields(cls):
+            value = data[field.name]
+            if str(field.type).startswith("tuple"):
+                if not isinstance(value, list | tuple):
+                    raise TypeError(f"{field.name} is not a list")
+                values[field.name] = tuple(_size(field.name, item) for item in value)
+            else:
+                values[field.name] = _size(field.name, value)
+        return cls(**values)
+
+
+def _size(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} is not an integer")
+    if value < 0:
+        raise ValueError(f"{name} is negative")
+    return value
+
+
+def prompt_embedding_spec(g: Geometry) -> GraphSpec:
+    tokens = g.prefill_chunks[-1]
+    return GraphSpec(
+        PROMPT_EMBEDDING,
+        "prompt_embedding",
+        (TensorSpec("token_ids", "int64", (1, tokens)),),
+        (TensorSpec("embeddings", "float32", (1, tokens, g.talker_hidden)),),
+    )
+
+
+def speaker_projection_spec(g: Geometry) -> GraphSpec:
+    return GraphSpec(
+        SPEAKER_PROJECTION,
+        "speaker_projection",
+        (TensorSpec("speaker_embedding", "float32", (1, g.speaker_dim)),),
+        (TensorSpec("projection", "float32", (1, g.talker_hidden)),),
+    )
+
+
+def talker_spec(g: Geometry, tokens: int) -> GraphSpec:
+    """`position` is the index of the first token; `hidden` is taken after the final norm."""
+    shape = (1, g.talker_kv_heads, g.cache_length, g.talker_head_dim)
+    caches = tuple(
+        TensorSpec(f"{kind}_cache_{layer}", "float32", shape)
+        for layer in range(g.talker_layers)
+        for kind in ("key", "value")
+    )
+    names = tuple(cache.name for cache in caches)
+    return GraphSpec(
+        talker_graph_name(tokens),
+        "talker",
+        (
+            TensorSpec("embeddings", "float32", (1, tokens, g.talker_hidden)),
+            TensorSpec("position", "int64", (1,)),
+            *caches,
+        ),
+        (TensorSpec("hidden", "float32", (1, tokens, g.talker_hidden)), *_next(caches)),
+        state=names,
+        in_place=names,
+    )
+
+
+def flow_step_spec(g: Geometry) -> GraphSpec:
+    """One Euler step under guidance.
+
+    `time_step` is the step's length; `noise_scale` is sigma * sqrt(temperature), zero on the last
+    step; `velocity` is the guided velocity c + guidance * (c - u).
+    """
+    patch = (1, g.patch, g.latent_dim)
+    return GraphSpec(
+        FLOW_STEP,
+        "flow",
+        (
+            TensorSpec("latents", "float32", patch),
+            TensorSpec("time", "float32", (1,)),
+            TensorSpec("time_step", "float32", (1,)),
+            TensorSpec("hidden", "float32", (1, 1, g.talker_hidden)),
+            TensorSpec("history", "float32", (1, g.history, g.latent_dim)),
+            TensorSpec("guidance", "float32", (1,)),
+            TensorSpec("diffusion_noise", "float32", patch),
+            TensorSpec("noise_scale", "float32", (1,)),
+        ),
+        (
+            TensorSpec("latents" + NEXT, "float32", patch),
+            TensorSpec("velocity", "float32", patch),
+        ),
+        state=("latents",),
+    )
+
+
+def _advance_outputs(g: Geometry) -> tuple[TensorSpec, ...]:
+    return (
+        TensorSpec("embedding", "float32", (1, 1, g.talker_hidden)),
+        TensorSpec("stop_probability", "float32", (1,)),
+        TensorSpec("history" + NEXT, "float32", (1, g.history, g.latent_dim)),
+    )
+
+
+def flow_advance_spec(g: Geometry) -> GraphSpec:
+    """After the solve: the talker's next input, the stop probability and the shifted history."""
+    return GraphSpec(
+        FLOW_ADVANCE,
+        "flow_advance",
+        (
+            TensorSpec("patch", "float32", (1, g.patch, g.latent_dim)),
+            TensorSpec("hidden", "float32", (1, 1, g.talker_hidden)),
+            TensorSpec("history", "float32", (1, g.history, g.latent_dim)),
+        ),
+        _advance_outputs(g),
+        state=("history",),
+    )
+
+
+def tail_spec(g: Geometry) -> GraphSpec:
+    """The whole tail of a step in one call: every solver step, aggregator, stop head, history."""
+    patch = (1, g.patch, g.latent_dim)
+    return GraphSpec(
+        TAIL,
+        "tail",
+        (
+            TensorSpec("hidden", "float32", (1, 1, g.talker_hidden)),
+            TensorSpec("history", "float32", (1, g.history, g.latent_dim)),
+            TensorSpec("initial_noise", "float32", patch),
+            TensorSpec(
+                "diffusion_noise", "float32", (1, g.solver_steps - 1, g.patch, g.latent_dim)
+            ),
+            TensorSpec("guidance", "float32", (1,)),
+            TensorSpec("noise_scale", "float32", (1,)),
+        ),
+        (TensorSpec("patch", "float32", patch), *_advance_outputs(g)),
+        state=("history",),
+    )
+
+
+def audio_decoder_spec(g: Geometry) -> GraphSpec:
+    """One patch of latents to audio, with everything that outlives the call as state.
+
+    `latents_before` counts the latents of earlier calls; of this call's latents the first `valid`
+    count, and the caller repeats the last of those in the rest. `is_last` also renders the frames
+    that otherwise wait for the next latent, and the window's tail. Sample 0 of `audio` lies
+    `lookahead_frames` frames before this call's first latent; the caller keeps the part that is
+    final (:mod:`trt_runtime.audio_decoder`).
+    """
+    caches = tuple(
+        TensorSpec(
+            f"{kind}_cache_{layer}", "float32", (1, g.decoder_kv_heads, length, g.decoder_head_dim)
+        )
+        for layer, length in enumerate(g.decoder_cache_lengths)
+        for kind in ("key", "value")
+    )
+    carried = (
+        TensorSpec("previous_latent", "float32", (1, 1, g.decoder_hidden)),
+        TensorSpec("audio_overlap", "float32", (1, g.overlap)),
+        TensorSpec("window_overlap", "float32", (1, g.overlap)),
+    )
+    return GraphSpec(
+        AUDIO_DECODER,
+        "audio_decoder",
+        (
+            TensorSpec("latents", "float32", (1, g.patch, g.latent_dim)),
+            TensorSpec("latents_before", "int64", (1,)),
+            TensorSpec("valid", "int64", (1,)),
+            TensorSpec("is_last", "bool", (1,)),
+            *carried,
+            *caches,
+        ),
+        (
+            TensorSpec("audio", "float32", (1, g.decoder_frames * g.hop_length + g.overlap)),
+            *_next(carried),
+            *_next(caches),
+        ),
+        state=tuple(t.name for t in (*carried, *caches)),
+        in_place=tuple(t.name for t in caches),
+    )
+
+
+def _next(tensors: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
+    return tuple(TensorSpec(t.name + NEXT, t.dtype, t.shape) for t in tensors)
+
+
+def graph_specs(g: Geometry) -> dict[str, GraphSpec]:
+    """Every graph of a bundle, in the order in which they are exported and built."""
+    specs = (
+        prompt_embedding_spec(g),
+        speaker_projection_spec(g),
+        *(talker_spec(g, tokens) for tokens in (1, *g.prefill_chunks)),
+        flow_step_spec(g),
+        flow_advance_spec(g),
+        tail_spec(g),
+        audio_decoder_spec(g),
+    )
+    return {spec.name: spec for spec in specs}

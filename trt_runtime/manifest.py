@@ -1,0 +1,302 @@
+"""The manifest of a bundle or an engine folder: what is inside, and whether it may be used here.
+
+A folder holds `manifest.json` and the files that it lists, nothing deeper. The manifest is read and
+checked before any of those files is opened by a runtime.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trt_runtime.contract import Geometry, TensorSpec
+from trt_runtime.errors import FolderError
+
+MANIFEST = "manifest.json"
+FORMAT_VERSION = 1
+BUNDLE = "ming-trt-bundle"
+ENGINES = "ming-trt-engines"
+REBUILD = "build-engines SOURCE --target {target} --out {folder}"
+
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_LARGEST_MANIFEST = 64 << 20
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """Where an initialiser lies: `bytes` bytes from `offset` of `file`, row-major, little-endian."""
+
+    file: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class GraphEntry:
+    """One graph as the manifest has it: its file, its tensors, its state and its initialisers.
+
+    `initializers` lists only those kept outside the graph's own file.
+    """
+
+    file: str
+    component: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    state: tuple[str, ...] = ()
+    in_place: tuple[str, ...] = ()
+    initializers: Mapping[str, StoredTensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The parsed `manifest.json`.
+
+    `kind` is :data:`BUNDLE` or :data:`ENGINES`; `files` gives (bytes, SHA-256) by file name;
+    `source` identifies the checkpoint; `target`, `machine`, `precision` and `build` say what an
+    engine folder was built for and how (empty in a bundle).
+    """
+
+    kind: str
+    family: str
+    geometry: Geometry
+    graphs: Mapping[str, GraphEntry]
+    files: Mapping[str, tuple[int, str]]
+    source: Mapping[str, Any]
+    target: str = ""
+    machine: Mapping[str, Any] = field(default_factory=dict)
+    precision: Mapping[str, str] = field(default_factory=dict)
+    build: Mapping[str, Any] = field(default_factory=dict)
+    producer: Mapping[str, Any] = field(default_factory=dict)
+    format_version: int = FORMAT_VERSION
+
+    def to_json(self) -> str:
+        """The file's text: sorted keys, so that equal manifests are equal bytes."""
+        data = {
+            "format": self.kind,
+            "format_version": self.format_version,
+            "family": self.family,
+            "geometry": self.geometry.to_json(),
+            "graphs": {name: _graph_to_json(graph) for name, graph in self.graphs.items()},
+            "files": {n: {"bytes": size, "sha256": sha} for n, (size, sha) in self.files.items()},
+            "source": self.source,
+            "target": self.target,
+            "machine": self.machine,
+            "precision": self.precision,
+            "build": self.build,
+            "producer": self.producer,
+        }
+        return json.dumps(data, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def _graph_to_json(graph: GraphEntry) -> dict[str, Any]:
+    def tensors(specs: Iterable[TensorSpec]) -> list[list[Any]]:
+        return [[spec.name, spec.dtype, list(spec.shape)] for spec in specs]
+
+    return {
+        "file": graph.file,
+        "component": graph.component,
+        "inputs": tensors(graph.inputs),
+        "outputs": tensors(graph.outputs),
+        "state": list(graph.state),
+        "in_place": list(graph.in_place),
+        "initializers": {
+            name: [t.file, t.dtype, list(t.shape), t.offset, t.bytes]
+            for name, t in graph.initializers.items()
+        },
+    }
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of `folder`, checked for form; raises FolderError saying what is wrong with it."""
+    path = folder / MANIFEST
+    if not folder.exists():
+        raise FolderError(
+            f"No such folder: {folder}",
+            expected="a bundle (python -m export) or an engine folder (build-engines)",
+            do="check the path, or build one: build-engines CHECKPOINT --target cpu --out " + str(folder),
+        )
+    if not path.is_file():
+        raise FolderError(
+            f"{folder} holds no {MANIFEST}",
+            expected="a bundle or an engine folder",
+            found="a checkpoint" if (folder / "config.json").is_file() else "another kind of folder",
+            do=f"build engines from it first: build-engines {folder} --target cpu --out ENGINES",
+        )
+    try:
+        if path.stat().st_size > _LARGEST_MANIFEST:
+            raise ValueError(f"{path.stat().st_size} bytes are too many for a manifest")
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(data, dict):
+            raise ValueError("it is not a JSON object")
+    except (OSError, ValueError, RecursionError) as error:
+        raise FolderError(
+            f"{path} cannot be read",
+            expected="JSON written by this project",
+            found=str(error),
+            do="build the folder again",
+        ) from error
+    return _parse(path, data)
+
+
+def _parse(path: Path, data: dict[str, Any]) -> Manifest:
+    kind, version = data.get("format"), data.get("format_version")
+    if kind not in (BUNDLE, ENGINES):
+        raise FolderError(
+            f"{path} is not a manifest of this project",
+            expected=f"format {BUNDLE} or {ENGINES}",
+            found=f"format {kind!r}",
+            do="point to a folder made by python -m export or build-engines",
+        )
+    if version != FORMAT_VERSION:
+        target = data.get("target") or "cpu"
+        raise FolderError(
+            f"{path} has another format version",
+            expected=f"format version {FORMAT_VERSION}",
+            found=f"format version {version!r}",
+            do="build the folder again with this version: "
+            + (
+                f"python -m export CHECKPOINT {path.parent}"
+                if kind == BUNDLE
+                else REBUILD.format(target=target, folder=path.parent)
+            ),
+        )
+    try:
+        manifest = Manifest(
+            kind=kind,
+            family=_text(data["family"]),
+            geometry=Geometry.from_json(data["geometry"]),
+            graphs={_text(n): _graph_from_json(graph) for n, graph in data["graphs"].items()},
+            files={
+                _plain_name(name): (_whole(entry["bytes"]), _text(entry["sha256"]))
+                for name, entry in data["files"].items()
+            },
+            source=dict(data["source"]),
+            target=_text(data["target"]),
+            machine=dict(data["machine"]),
+            precision=dict(data["precision"]),
+            build=dict(data["build"]),
+            producer=dict(data["producer"]),
+        )
+        _check_references(manifest)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise FolderError(
+            f"{path} is damaged",
+            expected=f"every field of format version {FORMAT_VERSION}",
+            found=f"{type(error).__name__}: {error}",
+            do="build the folder again",
+        ) from error
+    return manifest
+
+
+def _check_references(manifest: Manifest) -> None:
+    for name, graph in manifest.graphs.items():
+        for file in (graph.file, *(t.file for t in graph.initializers.values())):
+            if file not in manifest.files:
+                raise ValueError(f"graph {name} uses {file}, which files does not list")
+        for tensor_name, tensor in graph.initializers.items():
+            if tensor.offset + tensor.bytes > manifest.files[tensor.file][0]:
+                raise ValueError(f"initialiser {tensor_name} of {name} ends past {tensor.file}")
+        if not set(graph.in_place) <= set(graph.state) <= {spec.name for spec in graph.inputs}:
+            raise ValueError(f"graph {name} names state that is not among its inputs")
+
+
+def _graph_from_json(data: dict[str, Any]) -> GraphEntry:
+    def tensors(rows: list[Any]) -> tuple[TensorSpec, ...]:
+        return tuple(TensorSpec(_text(n), _text(d), _shape(s)) for n, d, s in rows)
+
+    return GraphEntry(
+        file=_plain_name(data["file"]),
+        component=_text(data["component"]),
+        inputs=tensors(data["inputs"]),
+        outputs=tensors(data["outputs"]),
+        state=tuple(_text(name) for name in data["state"]),
+        in_place=tuple(_text(name) for name in data["in_place"]),
+        initializers={
+            _text(name): StoredTensor(
+                _plain_name(file), _text(dtype), _shape(shape), _whole(offset), _whole(size)
+            )
+            for name, (file, dtype, shape, offset, size) in data["initializers"].items()
+        },
+    )
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not text")
+    return value
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise TypeError(f"{value!r} is not a whole number")
+    return value
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    if not isinstance(value, list):
+        raise TypeError(f"{value!r} is not a shape")
+    return tuple(_whole(size) for size in value)
+
+
+def _plain_name(value: Any) -> str:
+    """A file name that cannot leave the folder."""
+    if not isinstance(value, str) or not _PLAIN_NAME.fullmatch(value) or value == MANIFEST:
+        raise ValueError(f"{value!r} is not a plain file name")
+    return value
+
+
+def sha256_of(path: Path) -> str:
+    """Hex SHA-256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def check_files(folder: Path, manifest: Manifest) -> None:
+    """Compares every listed file with its size and hash; raises FolderError at the first difference.
+
+    Files are hashed by several threads: the hashes are computed outside the interpreter lock.
+    """
+    redo = (
+        f"python -m export CHECKPOINT {folder}"
+        if manifest.kind == BUNDLE
+        else REBUILD.format(target=manifest.target, folder=folder)
+    )
+
+    def check(item: tuple[str, tuple[int, str]]) -> None:
+        name, (size, digest) = item
+        path = folder / name
+        if path.is_symlink() or not path.is_file():
+            raise FolderError(
+                f"{path} is missing or not a plain file",
+                expected=f"a file of {size} bytes",
+                do=f"build the folder again: {redo}",
+            )
+        found = path.stat().st_size
+        if found != size:
+            raise FolderError(
+                f"{path} has another size than the manifest says",
+                expected=f"{size} bytes",
+                found=f"{found} bytes",
+                do=f"copy or build the folder again: {redo}",
+            )
+        actual = sha256_of(path)
+        if actual != digest:
+            raise FolderError(
+                f"{path} has changed since it was built",
+                expected=f"SHA-256 {digest}",
+                found=f"SHA-256 {actual}",
+                do=f"copy or build the folder again: {redo}",
+            )
+
+    largest_first = sorted(manifest.files.items(), key=lambda item: -item[1][0])
+    with ThreadPoolExecutor(4) as pool:
+        for _ in pool.map(check, largest_first):
+            pass
