@@ -1,6 +1,6 @@
 """Checkpoint → bundle: reads a released checkpoint and exports its graphs to ONNX.
 
-`export_checkpoint(checkpoint, bundle)` in Python, `python -m export CHECKPOINT BUNDLE` as a command.
+`export_checkpoint(checkpoint, bundle)` in Python, `python -m export CHECKPOINT BUNDLE` in a shell.
 """
 
 from __future__ import annotations

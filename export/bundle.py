@@ -132,9 +132,7 @@ def _write_graph(
 ) -> GraphEntry:
     start = time.monotonic()
     spec = source.spec
-    weights = {
-        name: tensor for part in source.components for name, tensor in stored[part].items()
-    }
+    weights = {name: tensor for part in source.components for name, tensor in stored[part].items()}
     model, used = trace(source, opened.sizes, geometry, weights, folder)
     path = folder / f"{spec.name}.onnx"
     ir.save(model, path)
@@ -189,5 +187,3 @@ def _version(distribution: str) -> str:
         return version(distribution).partition("+")[0]
     except PackageNotFoundError:
         return "unknown"
-
-

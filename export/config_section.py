@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -50,7 +49,7 @@ class ConfigSection:
             return default
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self.error(key, "a number")
-        if not math.isfinite(value) or not above < value <= most:
+        if not above < value <= most:  # false for NaN too
             raise self.error(key, f"a number above {above:g} and at most {most:g}")
         return float(value)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from export.sizes import ModelSizes
 from trt_runtime.contract import Geometry
@@ -33,14 +34,11 @@ class ExportOptions:
                     found=repr(value),
                 )
         chain = (*self.prefill_chunks, self.cache_length)
-        dividing = all(
-            small < large and large % small == 0
-            for small, large in zip(chain, chain[1:], strict=False)
-        )
+        dividing = all(small < large and large % small == 0 for small, large in pairwise(chain))
         if not self.prefill_chunks or min(self.prefill_chunks) < 2 or not dividing:
             raise UserError(
                 "The export option prefill_chunks cannot be used",
-                expected="increasing sizes from 2, each dividing the next and the last cache_length "
+                expected="increasing sizes from 2, each dividing the next, the last cache_length "
                 f"({self.cache_length})",
                 found=str(self.prefill_chunks),
                 do="choose for instance --prefill-chunks 16,64 --cache-length 2048",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
@@ -31,9 +32,7 @@ class PromptEmbeddingGraph(nn.Module):
         self.prompt_embedding.table = parameter(geometry.vocab_size, geometry.talker_hidden)
 
     def forward(self, token_ids: Tensor) -> Tensor:
-        table = self.prompt_embedding.table
-        assert isinstance(table, Tensor)
-        return nn.functional.embedding(token_ids, table)
+        return nn.functional.embedding(token_ids, cast(Tensor, self.prompt_embedding.table))
 
 
 class SpeakerProjectionGraph(nn.Module):
@@ -45,16 +44,13 @@ class SpeakerProjectionGraph(nn.Module):
 
     def forward(self, speaker_embedding: Tensor) -> Tensor:
         weight, bias = self.speaker_projection.weight, self.speaker_projection.bias
-        assert isinstance(weight, Tensor) and isinstance(bias, Tensor)
-        return speaker_embedding @ weight + bias
+        return speaker_embedding @ cast(Tensor, weight) + cast(Tensor, bias)
 
 
 class TalkerGraph(nn.Module):
     def __init__(self, sizes: ModelSizes, geometry: Geometry) -> None:
         super().__init__()
-        self.talker = CausalTransformer(
-            sizes.talker, [geometry.cache_length] * sizes.talker.layers
-        )
+        self.talker = CausalTransformer(sizes.talker, [geometry.cache_length] * sizes.talker.layers)
 
     def forward(self, embeddings: Tensor, position: Tensor, *caches: Tensor) -> tuple[Tensor, ...]:
         hidden, new_caches = self.talker(embeddings, position, caches)
@@ -88,9 +84,7 @@ class FlowStepGraph(nn.Module):
 class FlowAdvanceGraph(nn.Module):
     def __init__(self, sizes: ModelSizes, geometry: Geometry) -> None:
         super().__init__()
-        self.aggregator = Aggregator(
-            sizes.aggregator, geometry.latent_dim, geometry.talker_hidden
-        )
+        self.aggregator = Aggregator(sizes.aggregator, geometry.latent_dim, geometry.talker_hidden)
         self.stop_head = StopHead(geometry.talker_hidden)
 
     def forward(self, patch: Tensor, hidden: Tensor, history: Tensor) -> tuple[Tensor, ...]:
@@ -117,7 +111,9 @@ class TailGraph(FlowAdvanceGraph):
         last = len(self.grid) - 2
         for step in range(last + 1):
             time = torch.from_numpy(self.grid[step : step + 1])
-            time_step = torch.from_numpy(self.grid[step + 1 : step + 2] - self.grid[step : step + 1])
+            time_step = torch.from_numpy(
+                self.grid[step + 1 : step + 2] - self.grid[step : step + 1]
+            )
             velocity = self.flow.velocity(latents, time, hidden, history, guidance)
             if step < last:
                 latents = euler_step(
@@ -134,8 +130,15 @@ class AudioDecoderGraph(nn.Module):
         super().__init__()
         self.audio_decoder = AudioDecoder(sizes.audio.decoder, geometry)
 
-    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        return self.audio_decoder.decode(*tensors[:7], list(tensors[7:]))
+    def forward(
+        self,
+        latents: Tensor,
+        latents_before: Tensor,
+        valid: Tensor,
+        is_last: Tensor,
+        *state: Tensor,
+    ) -> tuple[Tensor, ...]:
+        return self.audio_decoder.decode(latents, latents_before, valid, is_last, *state)
 
 
 @dataclass(frozen=True)
@@ -170,16 +173,20 @@ def graph_sources(geometry: Geometry) -> list[GraphSource]:
 def example_inputs(spec: GraphSpec, geometry: Geometry) -> tuple[Tensor, ...]:
     """Inputs of the contract's shapes: seeded, in the middle of what each input may be."""
     generator = np.random.Generator(np.random.Philox(key=sum(spec.name.encode())))
-    integers = {
-        "token_ids": lambda shape: generator.integers(0, geometry.vocab_size, shape),
-        "position": lambda shape: np.full(shape, geometry.prefill_chunks[0]),
-        "latents_before": lambda shape: np.full(shape, geometry.patch),
-        "valid": lambda shape: np.full(shape, geometry.patch),
+    largest_integer = {
+        "token_ids": geometry.vocab_size,
+        "position": geometry.prefill_chunks[0] + 1,
+        "latents_before": geometry.patch + 1,
+        "valid": geometry.patch + 1,
     }
     inputs = []
     for tensor in spec.inputs:
+        array: np.ndarray
         if tensor.dtype == "int64":
-            array = integers[tensor.name](tensor.shape).astype(np.int64)
+            end = largest_integer[tensor.name]
+            # Only tokens may be anything; the others are counts, at their largest.
+            start = 0 if tensor.name == "token_ids" else end - 1
+            array = generator.integers(start, end, tensor.shape, dtype=np.int64)
         elif tensor.dtype == "bool":
             array = np.zeros(tensor.shape, np.bool_)
         else:

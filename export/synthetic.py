@@ -191,10 +191,10 @@ def _values(
     elif name.endswith(".istft.window"):
         yield (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(count) / count)).astype(np.float32)
     elif name.endswith("head.out.bias"):
-        yield _audio_bias(count, sizes, next(_uniform(name, seed, count)))
+        yield _audio_bias(sizes, _whole(name, seed, count))
     elif name.endswith("head.out.weight"):
         gains = np.where(np.arange(shape[0]) < shape[0] // 2, _LOG_MAGNITUDE_GAIN, 1.0)
-        drawn = np.concatenate(list(_uniform(name, seed, count))).reshape(shape)
+        drawn = _whole(name, seed, count).reshape(shape)
         yield (drawn * (gains / math.sqrt(shape[1]))[:, None]).astype(np.float32).reshape(-1)
     elif name.endswith("stop_head.bias"):
         yield np.array([0.0, stop_bias], np.float32)
@@ -234,12 +234,17 @@ def _uniform(name: str, seed: int, count: int) -> Iterator[np.ndarray]:
         yield (units * np.float32(2.0**-24) - np.float32(0.5)) * np.float32(math.sqrt(12.0))
 
 
-def _audio_bias(count: int, sizes: ModelSizes, drawn: np.ndarray) -> np.ndarray:
+def _whole(name: str, seed: int, count: int) -> np.ndarray:
+    """All blocks of a tensor that is known to be small."""
+    return np.concatenate(list(_uniform(name, seed, count)))
+
+
+def _audio_bias(sizes: ModelSizes, drawn: np.ndarray) -> np.ndarray:
     """Log-magnitudes with a speech-like spectrum, then phases spread over the circle.
 
     With equal phases every frame would be one click; with these its energy is spread over time.
     """
-    bins, n_fft = count // 2, sizes.audio.n_fft
+    bins, n_fft = drawn.size // 2, sizes.audio.n_fft
     frequency = np.arange(bins) * sizes.audio.sample_rate / n_fft
     shape = (frequency / 150 + 1e-3) / (1 + (frequency / 500) ** 2)
     # Parseval: the mean square of a frame is 2 / n_fft^2 times its power; overlap-add of Hann

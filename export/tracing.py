@@ -107,9 +107,11 @@ def _check_contract(model: ir.Model, spec: GraphSpec) -> None:
         found_specs = [(n, names.get(d, d), tuple(int(str(x)) for x in s)) for n, d, s in found]
         expected = [(t.name, t.dtype, t.shape) for t in wanted]
         if found_specs != expected:
-            different = next(
-                (e, f) for e, f in zip(expected, found_specs, strict=False) if e != f
-            ) if len(expected) == len(found_specs) else (len(expected), len(found_specs))
+            different = (
+                next((e, f) for e, f in zip(expected, found_specs, strict=False) if e != f)
+                if len(expected) == len(found_specs)
+                else (len(expected), len(found_specs))
+            )
             raise MingError(f"graph {spec.name} breaks its contract: {different}")
 
 
@@ -137,20 +139,53 @@ def _link_weights(
         if stored.dtype == "float32":
             value.const_value = tensor
             continue
-        cast = ir.node(
-            "Cast",
-            [],
-            attributes={"to": ir.DataType.FLOAT},
-            outputs=[ir.Value(name=f"{name}.float32", type=value.type, shape=value.shape)],
-            name=f"{name}.cast",
-        )
-        value.replace_all_uses_with(cast.outputs[0])
         value.const_value = tensor
-        value.type = ir.TensorType(_DTYPES[stored.dtype])
-        cast.resize_inputs(1)
-        cast.replace_input_with(0, value)
-        graph.insert_before(next(iter(graph)), cast)
+        gathers = [use.node for use in value.uses()]
+        low, value.type = value.type, ir.TensorType(_DTYPES[stored.dtype])
+        if all(node.op_type == "Gather" and node.inputs[0] is value for node in gathers):
+            # Rows of a table are cast, not the table: no runtime then folds it to twice its size.
+            for node in gathers:
+                _cast_after(node.outputs[0], low, graph)
+        else:
+            _cast_before(value, low, graph)
     return used
+
+
+def _cast_before(value: ir.Value, dtype: ir.TypeProtocol | None, graph: ir.Graph) -> None:
+    """Puts a cast to float32 between an initialiser and everything that uses it."""
+    cast = ir.node(
+        "Cast",
+        [],
+        attributes={"to": ir.DataType.FLOAT},
+        outputs=[ir.Value(name=f"{value.name}.float32", type=dtype, shape=value.shape)],
+        name=f"{value.name}.cast",
+    )
+    value.replace_all_uses_with(cast.outputs[0])
+    cast.resize_inputs(1)
+    cast.replace_input_with(0, value)
+    graph.insert_before(next(iter(graph)), cast)
+
+
+def _cast_after(value: ir.Value, dtype: ir.TypeProtocol | None, graph: ir.Graph) -> None:
+    """Puts a cast to float32 between a node's low-precision output and everything that uses it."""
+    node = value.producer()
+    assert node is not None
+    cast = ir.node(
+        "Cast",
+        [],
+        attributes={"to": ir.DataType.FLOAT},
+        outputs=[ir.Value(name=value.name, type=dtype, shape=value.shape)],
+        name=f"{value.name}.cast",
+    )
+    if value.is_graph_output():
+        index = list(graph.outputs).index(value)
+        graph.outputs[index] = cast.outputs[0]
+    value.replace_all_uses_with(cast.outputs[0])
+    cast.resize_inputs(1)
+    cast.replace_input_with(0, value)
+    value.name = f"{value.name}.low"
+    value.type = None
+    graph.insert_after(node, cast)
 
 
 def _neutralise(model: ir.Model, spec: GraphSpec) -> None:

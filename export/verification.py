@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 #: differ in the order of their sums; wrong arithmetic is off by orders of magnitude more.
 TOLERANCE = 1e-4
 
-#: Copies of the weights, in float32, that a run holds: torch's, the evaluator's, and one in between.
+#: Float32 copies of the weights that a run holds: torch's, the evaluator's, one in between.
 _COPIES = 3
 
 
@@ -63,8 +63,7 @@ def verify(
     if isinstance(expected, torch.Tensor):
         expected = (expected,)
     arrays = {
-        tensor.name: value.numpy()
-        for tensor, value in zip(source.spec.inputs, inputs, strict=True)
+        tensor.name: value.numpy() for tensor, value in zip(source.spec.inputs, inputs, strict=True)
     }
     found = ReferenceEvaluator(str(path)).run(None, arrays)
     errors = {
@@ -81,7 +80,7 @@ def verify(
 
 
 def relative_error(actual: np.ndarray, reference: np.ndarray) -> float:
-    """max |actual - reference| / max |reference|; infinite where shapes differ or values are NaN."""
+    """max |actual - reference| / max |reference|; infinite for other shapes or NaN."""
     if actual.shape != reference.shape:
         return float("inf")
     difference = np.abs(actual.astype(np.float64) - reference).max(initial=0.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,21 +106,35 @@ def _is_plain(file: str) -> bool:
     )
 
 
-def read_tensors(files: WeightFiles, *, threads: int) -> dict[str, TensorInfo]:
+def read_tensors(
+    files: WeightFiles,
+    *,
+    threads: int,
+    on_error: Callable[[UserError], None] | None = None,
+) -> dict[str, TensorInfo]:
     """Every tensor by name, from the headers of all files, read by several threads.
 
     Raises UserError for a damaged header, and where a shard's tensors are not exactly those that
-    the index lists for it.
+    the index lists for it. With `on_error` those are handed to it instead, one a file, and the
+    tensors of the other files are returned.
     """
-    names = sorted(files.listed)
-    with ThreadPoolExecutor(threads) as pool:
-        headers = list(pool.map(lambda name: read_header(files.folder / name), names))
-    tensors: dict[str, TensorInfo] = {}
-    for file, header in zip(names, headers, strict=True):
+
+    def read(file: str) -> dict[str, TensorInfo]:
+        header = read_header(files.folder / file)
         listed = files.listed[file]
         if listed is not None:
             _check_shard(files.folder, file, set(listed), set(header))
-        tensors.update(header)
+        return header
+
+    tensors: dict[str, TensorInfo] = {}
+    with ThreadPoolExecutor(threads) as pool:
+        for future in [pool.submit(read, file) for file in sorted(files.listed)]:
+            try:
+                tensors.update(future.result())
+            except UserError as error:
+                if on_error is None:
+                    raise
+                on_error(error)
     return tensors
 
 

@@ -1,4 +1,4 @@
-"""The light runtime of ming-trt: text → audio from an engine folder, a bundle or the embedded default.
+"""The light runtime of ming-trt: text → audio from engines, a bundle or the embedded default.
 
     import trt_runtime
     speech = trt_runtime.synthesize("Hello.", engines="engines/")

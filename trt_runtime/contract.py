@@ -1,7 +1,7 @@
 """Names, shapes and dtypes of the graphs: the one agreement between exporter, builders and runtime.
 
-Everything is a pure function of :class:`Geometry`, whose numbers come from a checkpoint's config and
-from the export options. Shapes are static; what varies from step to step is a tensor input.
+Everything is a pure function of :class:`Geometry`, whose numbers come from a checkpoint's config
+and from the export options. Shapes are static; what varies from step to step is a tensor input.
 Batch size is 1 throughout; the leading axis is kept so that batched buckets stay the same contract.
 """
 
@@ -57,10 +57,10 @@ class Geometry:
     """The sizes that the graphs' shapes depend on.
 
     Audio: `sample_rate` Hz, `hop_length` samples a frame, `n_fft` samples a window,
-    `frames_per_latent` decoder frames a latent. Flow: `latent_dim` channels, `patch` latents a step,
-    `history` latents of context, `solver_steps` Euler steps of the unrolled tail. Talker: widths,
-    `cache_length` positions, `prefill_chunks` tokens a prefill call (each divides the next, and the
-    last divides `cache_length`). `max_steps` is the most patches one request may ask for.
+    `frames_per_latent` decoder frames a latent. Flow: `latent_dim` channels, `patch` latents a
+    step, `history` latents of context, `solver_steps` Euler steps of the unrolled tail. Talker:
+    widths, `cache_length` positions, `prefill_chunks` tokens a prefill call (each divides the next,
+    and the last divides `cache_length`). `max_steps` is the most patches a request may ask for.
     `decoder_cache_lengths` is the number of cached frames of each decoder layer (a ring where the
     layer has a sliding window, the whole of `max_steps` otherwise).
     """
@@ -93,7 +93,7 @@ class Geometry:
 
     @property
     def lookahead_frames(self) -> int:
-        """Frames at the end of a latent that linear upsampling cannot make without the next latent."""
+        """Frames at the end of a latent that linear upsampling makes from the next latent too."""
         return self.frames_per_latent // 2
 
     @property

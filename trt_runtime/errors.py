@@ -1,4 +1,4 @@
-"""The errors a caller can get: one class for a mistake that the caller can mend, one for a fault of ours.
+"""The errors that a caller can get: mistakes that the caller can mend, and faults of ours.
 
 Every message says what was wrong, what was expected, what was found and what to do.
 """
@@ -25,7 +25,7 @@ class UserError(MingError, ValueError):
 
 
 class FolderError(UserError):
-    """A bundle or an engine folder that is missing, foreign, damaged or made for another machine."""
+    """A bundle or engine folder that is missing, foreign, damaged or made for another machine."""
 
 
 class NumericError(MingError):

@@ -1,4 +1,4 @@
-"""Opening a folder to speak from: an engine folder, or a bundle, which ONNX Runtime runs as it is."""
+"""Opening a folder to speak from: an engine folder, or a bundle, run by ONNX Runtime as it is."""
 
 from __future__ import annotations
 

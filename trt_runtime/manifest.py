@@ -30,7 +30,7 @@ _LARGEST_MANIFEST = 64 << 20
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """Where an initialiser lies: `bytes` bytes from `offset` of `file`, row-major, little-endian."""
+    """Where an initialiser lies: `bytes` bytes from `offset` of `file`, row-major little-endian."""
 
     file: str
     dtype: str
@@ -115,19 +115,22 @@ def _graph_to_json(graph: GraphEntry) -> dict[str, Any]:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of `folder`, checked for form; raises FolderError saying what is wrong with it."""
+    """The manifest of `folder`, checked for form; raises FolderError saying what is wrong."""
     path = folder / MANIFEST
     if not folder.exists():
         raise FolderError(
             f"No such folder: {folder}",
             expected="a bundle (python -m export) or an engine folder (build-engines)",
-            do="check the path, or build one: build-engines CHECKPOINT --target cpu --out " + str(folder),
+            do="check the path, or build one: build-engines CHECKPOINT --target cpu --out "
+            + str(folder),
         )
     if not path.is_file():
         raise FolderError(
             f"{folder} holds no {MANIFEST}",
             expected="a bundle or an engine folder",
-            found="a checkpoint" if (folder / "config.json").is_file() else "another kind of folder",
+            found="a checkpoint"
+            if (folder / "config.json").is_file()
+            else "another kind of folder",
             do=f"build engines from it first: build-engines {folder} --target cpu --out ENGINES",
         )
     try:
@@ -260,7 +263,7 @@ def sha256_of(path: Path) -> str:
 
 
 def check_files(folder: Path, manifest: Manifest) -> None:
-    """Compares every listed file with its size and hash; raises FolderError at the first difference.
+    """Compares every listed file with its size and hash; FolderError at the first difference.
 
     Files are hashed by several threads: the hashes are computed outside the interpreter lock.
     """

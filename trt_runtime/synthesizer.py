@@ -109,7 +109,7 @@ class Synthesizer:
         self.synthesize("Warm up.", max_steps=2, min_steps=2)
 
     def close(self) -> None:
-        """Frees the engines. Requests that still run finish with an error; closing twice is fine."""
+        """Frees the engines. Requests that still run keep theirs; closing twice is fine."""
         if not self._closed.is_set():
             self._closed.set()
             self._backend.close()

@@ -6,6 +6,7 @@ or a loop over one evaluation (CPU, where every node of an unrolled graph packs 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -39,9 +40,7 @@ def make_tail(
 ) -> Tail:
     """The tail for what the folder holds; it reads `hidden` and writes the next `embedding`."""
     kind = LoopedTail if backend.has(FLOW_STEP) else UnrolledTail
-    return kind(
-        backend, geometry, hidden, embedding, guidance=guidance, noise_scale=noise_scale
-    )
+    return kind(backend, geometry, hidden, embedding, guidance=guidance, noise_scale=noise_scale)
 
 
 class UnrolledTail:
@@ -107,8 +106,17 @@ class LoopedTail:
         self._noise_scale = noise_scale
         self._grid = time_grid(steps or geometry.solver_steps)
 
-    def solve(self, initial_noise: np.ndarray, diffusion_noise: np.ndarray) -> None:
-        """Leaves the solution of the flow in `patch`; does not advance history or talker."""
+    def solve(
+        self,
+        initial_noise: np.ndarray,
+        diffusion_noise: np.ndarray,
+        on_step: Callable[[np.ndarray, np.ndarray], None] | None = None,
+    ) -> None:
+        """Leaves the solution of the flow in `patch`; does not advance history or talker.
+
+        `on_step` sees, after each step, the state and the guided velocity that led to it, both
+        (patch, latent_dim): views that the next step overwrites.
+        """
         buffers = self._step.buffers
         steps = len(self._grid) - 1
         if len(diffusion_noise) != steps - 1:
@@ -127,13 +135,9 @@ class LoopedTail:
             # The reference reads its result before the last step's noise.
             buffers["noise_scale"].write(0.0 if last else self._noise_scale)
             self._step.run()
-
-    def velocity(self) -> np.ndarray:
-        """The guided velocity of the last evaluation, (patch, latent_dim)."""
-        return self._step.buffers["velocity"].read()[0]
+            if on_step is not None:
+                on_step(self.patch.read()[0], buffers["velocity"].read()[0])
 
     def run(self, initial_noise: np.ndarray, diffusion_noise: np.ndarray) -> None:
         self.solve(initial_noise, diffusion_noise)
         self._advance.run()
-
-

@@ -43,7 +43,7 @@ class AudioDecoder(CausalTransformer):
         previous_latent: Tensor,
         audio_overlap: Tensor,
         window_overlap: Tensor,
-        caches: list[Tensor],
+        *caches: Tensor,
     ) -> tuple[Tensor, ...]:
         """Inputs and outputs in the order of `contract.audio_decoder_spec`."""
         g = self.geometry

@@ -128,7 +128,7 @@ def write_slots(cache: Tensor, slots: Tensor, rows: Tensor) -> Tensor:
 def slots_and_mask(positions: Tensor, length: int, window: int | None) -> tuple[Tensor, Tensor]:
     """Slots (T,) of a ring of `length` for `positions` (T,), and the mask (T, length).
 
-    After the write, slot s holds the latest position congruent to s: `last - (last - s) mod length`.
+    After the write slot s holds the latest position congruent to s: last - (last - s) mod length.
     A query sees keys from 0 up to itself, and with a window only the last `window` besides itself.
     """
     last = positions[-1:]

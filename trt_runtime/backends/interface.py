@@ -8,7 +8,7 @@ graph; on a CPU it is a session with its addresses set.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -33,9 +33,12 @@ class Buffer(Protocol):
 
 
 class BoundGraph(Protocol):
-    """A graph with every tensor bound. `buffers` has them by name."""
+    """A graph with every tensor bound."""
 
-    buffers: Mapping[str, Buffer]
+    @property
+    def buffers(self) -> Mapping[str, Buffer]:
+        """Every bound tensor by name; a state tensor by the name of its input."""
+        ...
 
     def run(self) -> None:
         """Computes every output, and puts the state's outputs where its inputs are."""
@@ -51,10 +54,11 @@ class Backend(Protocol):
 
     def buffer(self, spec: TensorSpec) -> Buffer: ...
 
-    def bind(self, graph: str, buffers: Mapping[str, Buffer]) -> BoundGraph:
+    def bind(self, graph: str, buffers: Mapping[str, Any]) -> BoundGraph:
         """Binds `graph` to `buffers` by tensor name and to fresh buffers for all other tensors.
 
-        State needs no output buffer: after a run its input buffer holds the new state.
+        State needs no output buffer: after a run its input buffer holds the new state. `buffers`
+        are those that this backend made.
         """
         ...
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from trt_runtime.contract import NEXT, TAIL, TensorSpec
+from trt_runtime.contract import FLOW_STEP, NEXT, TAIL, TensorSpec
 from trt_runtime.errors import FolderError, UserError
 from trt_runtime.manifest import ENGINES, GraphEntry, Manifest, StoredTensor
 
@@ -116,8 +116,10 @@ class CpuBackend:
         self._threads = threads or available_cores()
         self._mappings: dict[str, np.ndarray] = {}
         self._shared: dict[tuple[str, int], Any] = {}
-        # The unrolled tail is for GPUs: here each of its nodes would pack its weights again.
-        names = [name for name in manifest.graphs if name != TAIL or len(manifest.graphs) == 1]
+        # Where both are there, the loop: each node of the unrolled tail would pack its own weights.
+        names = [
+            name for name in manifest.graphs if name != TAIL or FLOW_STEP not in manifest.graphs
+        ]
         users = Counter(manifest.graphs[name].component for name in names)
         self._sessions = {
             name: self._load(name, shared=users[manifest.graphs[name].component] > 1)
@@ -148,8 +150,9 @@ class CpuBackend:
             options.graph_optimization_level = levels.ORT_DISABLE_ALL
             if shared:
                 options.add_session_config_entry("session.disable_prepacking", "1")
-                values = {key: self._weight(t) for key, t in entry.initializers.items()}
-                options.add_external_initializers(list(values), list(values.values()))
+                for key, tensor in entry.initializers.items():
+                    # Shares the mapping; add_external_initializers would copy it a session.
+                    options.add_initializer(key, self._weight(tensor))
         else:
             # A bundle is optimised as it loads; its casts are folded, a float32 copy a session.
             options.graph_optimization_level = levels.ORT_ENABLE_EXTENDED
@@ -161,7 +164,7 @@ class CpuBackend:
                 f"ONNX Runtime {self._ort.__version__} cannot load {path}",
                 expected="a graph that build-engines wrote for this version",
                 found=str(error).splitlines()[0] if str(error) else type(error).__name__,
-                do=f"build the folder again: build-engines SOURCE --target cpu --out {self._folder}",
+                do=f"build it again: build-engines SOURCE --target cpu --out {self._folder}",
             ) from error
         self._check_tensors(path, entry, session)
         return session

@@ -1,0 +1,179 @@
+"""Export, build and speech at full size: seconds and peak memory of each step, next to PyTorch.
+
+    python -m benchmarks.full_size CHECKPOINT WORK --out benchmarks/results/full-size-cpu.json
+
+CHECKPOINT is a folder written by benchmarks/full_size_checkpoint.py. Every step runs in a process
+of its own, so that its peak memory is its own; the peers speak the same request (same noise, same
+number of steps) through the same loop, one after the other, `--repeats` times in rotation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+from trt_runtime.machine import describe_machine
+
+TEXT = (
+    "The quick brown fox jumps over the lazy dog, and nobody is surprised at three in the morning."
+)
+PEERS = ("engines", "bundle", "torch-float32", "torch-bfloat16")
+
+
+def speak(peer: str, checkpoint: Path, work: Path, steps: int, threads: int) -> dict[str, object]:
+    """One request by one peer: its timings, and memory before and while speaking."""
+    from trt_runtime.folder import OpenFolder, open_folder
+    from trt_runtime.manifest import read_manifest
+    from trt_runtime.synthesizer import Synthesizer
+
+    start = time.perf_counter()
+    bundle = work / "bundle"
+    if peer.startswith("torch-"):
+        import torch
+
+        from benchmarks.torch_backend import TorchBackend
+
+        manifest = read_manifest(bundle)
+        dtype = getattr(torch, peer.removeprefix("torch-"))
+        backend = TorchBackend(bundle, manifest, checkpoint, dtype, threads)
+        opened = OpenFolder(bundle, manifest, backend)
+    else:
+        opened = open_folder(work / "engines" if peer == "engines" else bundle, threads=threads)
+    synthesizer = Synthesizer(opened)
+    loaded = time.perf_counter() - start
+    load_peak = peak_memory()
+    synthesizer.warmup()
+    speech = synthesizer.synthesize(TEXT, max_steps=steps, min_steps=steps, seed=1)
+    return {
+        "peer": peer,
+        "load_seconds": loaded,
+        "load_peak_bytes": load_peak,
+        "peak_bytes": peak_memory(),
+        "audio_seconds": speech.duration,
+        "total_seconds": speech.timings.total,
+        "first_audio_seconds": speech.timings.first_audio,
+        "component_seconds": dict(speech.timings.components),
+    }
+
+
+def peak_memory() -> int:
+    """The most bytes that this process has had resident."""
+    scale = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
+
+
+def run_step(*arguments: str) -> dict[str, float]:
+    """Seconds and peak memory of a command, in a process of its own."""
+    code = (
+        "import json,resource,subprocess,sys,time;s=time.perf_counter();"
+        "subprocess.run(sys.argv[1:],check=True,stdout=sys.stderr);"
+        "r=resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss;"
+        "print(json.dumps([time.perf_counter()-s,r]))"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code, *arguments], check=True, stdout=subprocess.PIPE
+    )
+    seconds, peak = json.loads(result.stdout)
+    scale = 1 if sys.platform == "darwin" else 1024
+    return {"seconds": seconds, "peak_bytes": peak * scale}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("checkpoint", type=Path)
+    parser.add_argument("work", type=Path, help="folder for bundle and engines (some 7 GB)")
+    parser.add_argument("--out", type=Path, help="JSON to write")
+    parser.add_argument("--steps", type=int, default=16, help="patches to speak (16 are 5.12 s)")
+    parser.add_argument("--threads", type=int, default=describe_machine()["physical_cores"])
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS))
+    parser.add_argument("--speak", choices=PEERS, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    common = (options.checkpoint, options.work, options.steps, options.threads)
+    if options.speak:
+        print(json.dumps(speak(options.speak, *common)))
+        return
+    python = sys.executable
+    bundle, engines = options.work / "bundle", options.work / "engines"
+    steps = {
+        "export": run_step(python, "-m", "export", str(options.checkpoint), str(bundle)),
+        "build": run_step(
+            python, "-m", "engines.cli", str(bundle), "--target", "cpu", "--out", str(engines)
+        ),
+        "build again": run_step(
+            python, "-m", "engines.cli", str(bundle), "--target", "cpu", "--out", str(engines)
+        ),
+    }
+    runs: dict[str, list[dict[str, object]]] = {peer: [] for peer in options.peers}
+    for _ in range(options.repeats):
+        for peer in options.peers:
+            command = [python, "-m", "benchmarks.full_size", *sys.argv[1:], "--speak", peer]
+            output = subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
+            runs[peer].append(json.loads(output))
+            print(peer, runs[peer][-1], file=sys.stderr)
+    result = {
+        "machine": describe_machine(),
+        "python": platform.python_version(),
+        "versions": {name: version(name) for name in ("torch", "onnxruntime", "numpy", "onnx")},
+        "commit": subprocess.run(
+            ["git", "rev-parse", "HEAD"], stdout=subprocess.PIPE, text=True, check=False
+        ).stdout.strip(),
+        "threads": options.threads,
+        "text": TEXT,
+        "disk_bytes": {
+            name: sum(file.stat().st_size for file in folder.iterdir())
+            for name, folder in (
+                ("checkpoint", options.checkpoint),
+                ("bundle", bundle),
+                ("engines", engines),
+            )
+        },
+        "weights_bytes": weights_bytes(engines),
+        "steps": steps,
+        "speech": {peer: summary(peer_runs) for peer, peer_runs in runs.items()},
+        "runs": runs,
+    }
+    text = json.dumps(result, indent=1, ensure_ascii=False) + "\n"
+    if options.out:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(text)
+    print(text)
+
+
+def weights_bytes(engines: Path) -> int:
+    """Size of the weights that the loop holds, in the engines' precision."""
+    return sum(file.stat().st_size for file in engines.glob("*.weights"))
+
+
+def summary(runs: list[dict[str, object]]) -> dict[str, object]:
+    """Median of each figure over the runs, with its least and most."""
+
+    def spread(values: list[float]) -> dict[str, float]:
+        return {"median": statistics.median(values), "min": min(values), "max": max(values)}
+
+    audio = float(runs[0]["audio_seconds"])  # type: ignore[arg-type]
+    components = runs[0]["component_seconds"]
+    assert isinstance(components, dict)
+    return {
+        "real_time_factor": spread([float(r["total_seconds"]) / audio for r in runs]),  # type: ignore[arg-type]
+        "first_audio_seconds": spread([float(r["first_audio_seconds"]) for r in runs]),  # type: ignore[arg-type]
+        "load_seconds": spread([float(r["load_seconds"]) for r in runs]),  # type: ignore[arg-type]
+        "peak_bytes": spread([float(r["peak_bytes"]) for r in runs]),  # type: ignore[arg-type]
+        "load_peak_bytes": spread([float(r["load_peak_bytes"]) for r in runs]),  # type: ignore[arg-type]
+        "component_real_time_factor": {
+            name: spread([float(r["component_seconds"][name]) / audio for r in runs])  # type: ignore[index]
+            for name in components
+        },
+    }
+
+
+if __name__ == "__main__":
+    main()

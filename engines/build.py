@@ -1,0 +1,280 @@
+"""Building an engine folder from a checkpoint or a bundle."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from engines.cache import (
+    BuildSettings,
+    build_key,
+    checkpoint_key,
+    component_key,
+    is_current,
+    link_or_copy,
+    previous_build,
+    reuse_component,
+)
+from engines.layout import (
+    asset_names,
+    bytes_needed,
+    check_names,
+    component_graphs,
+    stored_precisions,
+    weights_file,
+)
+from engines.memory import peak_memory, peak_memory_text
+from engines.staging import check_replaceable, disk_errors, replace_folder, work_folder
+from engines.targets import Builder, GraphJob, Target, find_target
+from engines.weights import WeightStore
+from trt_runtime.errors import FolderError, UserError
+from trt_runtime.machine import describe_machine
+from trt_runtime.manifest import (
+    BUNDLE,
+    ENGINES,
+    MANIFEST,
+    GraphEntry,
+    Manifest,
+    check_files,
+    read_manifest,
+    sha256_of,
+)
+
+log = logging.getLogger(__name__)
+
+#: Called with each line that a user should see.
+Progress = Callable[[str], None]
+
+
+def build_engines(
+    source: str | Path,
+    out: str | Path,
+    *,
+    target: str = "cpu",
+    force: bool = False,
+    progress: Progress | None = None,
+    export_options: Mapping[str, Any] | None = None,
+) -> Path:
+    """Builds the engines of `source` into the folder `out`, and returns it.
+
+    `source` is a checkpoint folder (exported first, `export_options` being the fields of
+    `export.ExportOptions`) or a bundle. Engines that already lie in `out` are kept where they are
+    what would be built, and replaced only when the new ones are whole; `force` builds everything
+    again. `progress` gets a line a graph.
+
+    Raises UserError for a source that is neither, an unknown target, an `out` that is something
+    else's folder or cannot be written, a full disk; FolderError for a damaged bundle.
+    """
+    row = find_target(target)
+    # Resolved: the work folder must lie beside the real folder, not beside a link to it.
+    source, out = Path(source).expanduser().resolve(), Path(out).expanduser().resolve()
+    from_checkpoint = _is_checkpoint(source)
+    if export_options and not from_checkpoint:
+        raise UserError(
+            f"{source} is a bundle already exported, and takes no export options",
+            found=", ".join(sorted(export_options)),
+            do="leave them out, or give the checkpoint instead",
+        )
+    check_replaceable(out)
+    builder = row.load_builder()
+    plan = _Plan(row, builder, out, force, progress or log.info)
+    if from_checkpoint:
+        return _build_from_checkpoint(source, dict(export_options or {}), plan)
+    return _build_from_bundle(source, plan)
+
+
+def _is_checkpoint(source: Path) -> bool:
+    """True for a checkpoint, False for a bundle, UserError for anything else."""
+    if (source / "config.json").is_file() and not (source / MANIFEST).exists():
+        return True
+    try:
+        kind = read_manifest(source).kind
+    except FolderError as error:
+        if source.exists() and not (source / MANIFEST).exists():
+            raise UserError(
+                f"{source} is neither a checkpoint nor a bundle",
+                expected=f"a folder with config.json, or with {MANIFEST} of a bundle",
+                found="a folder with neither" if source.is_dir() else "a file",
+                do="give the checkpoint's folder",
+            ) from error
+        raise
+    if kind != BUNDLE:
+        raise UserError(
+            f"{source} holds engines already, and engines are not built from engines",
+            expected="a checkpoint or a bundle",
+            found="an engine folder",
+            do="give the checkpoint or the bundle that it was built from",
+        )
+    return False
+
+
+@dataclass
+class _Plan:
+    """One call's settings, what lies in `out`, and what has been built so far."""
+
+    target: Target
+    builder: Builder
+    out: Path
+    force: bool
+    say: Progress
+    started: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self.machine = describe_machine()
+        needs = self.target.machine_needs.get(self.target.precision, ())
+        self.settings = BuildSettings(
+            self.target.name,
+            self.target.precision,
+            self.machine["architecture"],
+            tuple(sorted(needs)),
+            str(self.machine["onnxruntime"]),
+        )
+        self.previous = None if self.force else previous_build(self.out)
+
+    def already_there(self, name: str, key: str) -> bool:
+        if not is_current(self.out, self.previous, name, key):
+            return False
+        self.say(f"{self.out} is up to date: nothing to do (--force builds it again)")
+        return True
+
+
+def _build_from_checkpoint(checkpoint: Path, options: dict[str, Any], plan: _Plan) -> Path:
+    if importlib.util.find_spec("torch") is None:
+        raise UserError(
+            f"{checkpoint} is a checkpoint, and exporting it needs torch",
+            found="torch is not installed here",
+            do="pip install 'ming-trt[export]', or build from a bundle",
+        )
+    from export import ExportOptions
+
+    chosen = ExportOptions(**options)
+    key = checkpoint_key(checkpoint, plan.out, vars(chosen), plan.settings)
+    if plan.already_there("checkpoint_key", key):
+        return plan.out
+    from export import export_checkpoint  # imports torch, which the key does not need
+
+    # The bundle is as large as the checkpoint's bf16, float32 engines and the scratch twice that.
+    weights = sum(path.stat().st_size for path in checkpoint.glob("*.safetensors"))
+    with disk_errors(plan.out, needed=5 * weights), work_folder(plan.out) as work:
+        bundle = work / "bundle"
+        plan.say(f"exporting {checkpoint}")
+        started = time.monotonic()
+        export_checkpoint(checkpoint, bundle, options=chosen, progress=plan.say)
+        plan.say(f"exported in {time.monotonic() - started:.1f} s, {peak_memory_text()}")
+        _build_in(work, bundle, read_manifest(bundle), plan, {"checkpoint_key": key})
+    return plan.out
+
+
+def _build_from_bundle(bundle: Path, plan: _Plan) -> Path:
+    manifest = read_manifest(bundle)
+    check_files(bundle, manifest)
+    # The whole key needs no work folder: a build with nothing to do leaves the disk alone.
+    _, key = _keys(bundle, manifest, plan)
+    if plan.already_there("key", key):
+        return plan.out
+    with disk_errors(plan.out, bytes_needed(manifest, plan.target)), work_folder(plan.out) as work:
+        _build_in(work, bundle, manifest, plan, {})
+    return plan.out
+
+
+def _keys(bundle: Path, manifest: Manifest, plan: _Plan) -> tuple[dict[str, str], str]:
+    components = {
+        component: component_key(graphs, manifest, plan.settings)
+        for component, graphs in component_graphs(manifest, plan.target).items()
+    }
+    digest = sha256_of(bundle / MANIFEST)
+    return components, build_key(components, digest, plan.settings)
+
+
+def _build_in(
+    work: Path, bundle: Path, manifest: Manifest, plan: _Plan, extra: Mapping[str, Any]
+) -> None:
+    """Builds into `work` and renames the result to the plan's `out`."""
+    check_names(bundle, manifest, plan.target)
+    new = work / "engines"
+    new.mkdir()
+    components, key = _keys(bundle, manifest, plan)
+    graphs: dict[str, GraphEntry] = {}
+    figures: dict[str, Any] = {}
+    for component, entries in component_graphs(manifest, plan.target).items():
+        reused = reuse_component(plan.previous, plan.out, component, components[component], new)
+        if reused is not None:
+            graphs |= reused
+            figures |= _figures_of(plan.previous, reused)
+            plan.say(f"{component}: unchanged, kept")
+            continue
+        with WeightStore(new, weights_file(component)) as weights:
+            for name, entry in entries.items():
+                job = GraphJob(name, entry, bundle, manifest.files, new, weights, work / "scratch")
+                graphs[name], figures[name] = _build_graph(job, plan)
+    for name in asset_names(manifest):
+        link_or_copy(bundle / name, new / name)
+    files = _listed(new)
+    result = Manifest(
+        kind=ENGINES,
+        family=manifest.family,
+        geometry=manifest.geometry,
+        graphs=graphs,
+        files=files,
+        source={**manifest.source, "bundle_sha256": sha256_of(bundle / MANIFEST)},
+        target=plan.target.name,
+        machine={**plan.machine, "needs": list(plan.settings.machine_needs)},
+        precision=stored_precisions(graphs, plan.target),
+        build={
+            **extra,
+            "options": plan.settings.options(),
+            "builder_version": plan.settings.builder_version,
+            "onnxruntime": plan.settings.onnxruntime,
+            "key": key,
+            "components": components,
+            "graphs": figures,
+            "seconds": round(time.monotonic() - plan.started, 3),
+            "peak_memory_bytes": peak_memory(),
+        },
+        producer=manifest.producer,
+    )
+    # Last: until its manifest is there, a folder does not load.
+    (new / MANIFEST).write_text(result.to_json(), encoding="utf-8")
+    replace_folder(new, plan.out)
+    total = sum(size for size, _ in files.values())
+    plan.say(
+        f"{plan.out}: {len(graphs)} graphs, {total / 1e6:,.1f} MB, "
+        f"{time.monotonic() - plan.started:.1f} s, {peak_memory_text()}"
+    )
+
+
+def _build_graph(job: GraphJob, plan: _Plan) -> tuple[GraphEntry, dict[str, Any]]:
+    """One graph, and the figures that its progress line and the manifest give."""
+    job.scratch.mkdir()
+    started, before = time.monotonic(), job.weights.bytes_written
+    entry = plan.builder(job)
+    shutil.rmtree(job.scratch)
+    seconds = time.monotonic() - started
+    size = (job.out / entry.file).stat().st_size + job.weights.bytes_written - before
+    plan.say(f"{job.name}: {seconds:.1f} s, {size / 1e6:,.1f} MB, {peak_memory_text()}")
+    return entry, {
+        "seconds": round(seconds, 3),
+        "bytes": size,
+        "peak_memory_bytes": peak_memory(),
+    }
+
+
+def _figures_of(previous: Manifest | None, graphs: Mapping[str, GraphEntry]) -> dict[str, Any]:
+    """What an earlier build noted of graphs that are kept."""
+    noted = previous.build.get("graphs") if previous is not None else None
+    return {n: noted[n] for n in graphs if n in noted} if isinstance(noted, dict) else {}
+
+
+def _listed(folder: Path) -> dict[str, tuple[int, str]]:
+    """Size and SHA-256 of each file, as a manifest lists them."""
+    paths = sorted(folder.iterdir())
+    with ThreadPoolExecutor(4) as pool:
+        digests = list(pool.map(sha256_of, paths))
+    return {p.name: (p.stat().st_size, d) for p, d in zip(paths, digests, strict=True)}

@@ -1,0 +1,128 @@
+"""`build-engines SOURCE --target cpu --out DIR`: a checkpoint or a bundle to engines."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType
+from typing import Any
+
+from trt_runtime.errors import MingError, UserError
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
+    return value
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    return tuple(_count(part) for part in text.split(","))
+
+
+# argparse names the type by these in its own message.
+_count.__name__ = "whole number"
+_counts.__name__ = "comma list of whole numbers"
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    result = argparse.ArgumentParser(
+        prog="build-engines",
+        description="Build the engines of a Ming speech checkpoint, or of a bundle exported from"
+        " one, for one target. Engines that are up to date are kept as they are.",
+    )
+    result.add_argument("source", nargs="?", metavar="SOURCE", help="checkpoint or bundle folder")
+    result.add_argument("--target", default="cpu", help="what to build for (default: cpu)")
+    result.add_argument("--out", metavar="DIR", help="the engine folder to make or replace")
+    result.add_argument("--force", action="store_true", help="build even what is up to date")
+    result.add_argument("--list-targets", action="store_true", help="list the targets and exit")
+    volume = result.add_mutually_exclusive_group()
+    volume.add_argument("--quiet", action="store_true", help="print errors only")
+    volume.add_argument("-v", "--verbose", action="store_true", help="print what is decided, too")
+    export = result.add_argument_group("for a checkpoint as SOURCE")
+    export.add_argument("--cache-length", type=_count, help="positions of the talker's cache")
+    export.add_argument("--max-steps", type=_count, help="most patches that a request may ask for")
+    export.add_argument(
+        "--prefill-chunks",
+        type=_counts,
+        metavar="N,N",
+        help="tokens of a prefill call, ascending, each dividing the next",
+    )
+    return result
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command; returns the exit status: 2 for a user's mistake, 130 when interrupted."""
+    options = parser().parse_args(arguments)
+    logging.basicConfig(
+        level=logging.INFO if options.verbose else logging.WARNING,
+        format="%(levelname)s %(name)s: %(message)s",
+    )
+    if options.list_targets:
+        _list_targets()
+        return 0
+    before = signal.signal(signal.SIGTERM, _stop)
+    try:
+        _build(options)
+    except MingError as error:
+        print(f"build-engines: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("build-engines: interrupted; nothing was written", file=sys.stderr)
+        return 130
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    return 0
+
+
+def _build(options: argparse.Namespace) -> None:
+    if options.source is None or options.out is None:
+        raise UserError(
+            "A source and an output folder are needed",
+            expected="build-engines SOURCE --target cpu --out DIR",
+            do="see build-engines --help",
+        )
+    from engines.build import build_engines
+
+    chosen: dict[str, Any] = {
+        name: getattr(options, name)
+        for name in ("cache_length", "max_steps", "prefill_chunks")
+        if getattr(options, name) is not None
+    }
+    build_engines(
+        options.source,
+        options.out,
+        target=options.target,
+        force=options.force,
+        progress=_ignore if options.quiet else _show,
+        export_options=chosen,
+    )
+
+
+def _list_targets() -> None:
+    from engines.targets import TARGETS
+
+    for target in TARGETS.values():
+        print(f"{target.name:<12} {target.description}")
+
+
+def _show(line: str) -> None:
+    print(line, flush=True)
+
+
+def _ignore(line: str) -> None:
+    """What --quiet does with progress."""
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    # As Ctrl-C does: the work folder is deleted on the way out.
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,50 @@
+"""Folders that many tests speak from, each made once a session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from engines import build_engines
+from export import export_checkpoint
+from tests.goldens import dense_checkpoint
+from trt_runtime.folder import EMBEDDED, OpenFolder, open_folder
+from trt_runtime.synthesizer import Synthesizer, load
+
+
+@dataclass(frozen=True)
+class Folders:
+    """A checkpoint and what was made of it."""
+
+    checkpoint: Path
+    bundle: Path
+    engines: Path
+
+
+@pytest.fixture(scope="session")
+def dense(tmp_path_factory: pytest.TempPathFactory) -> Folders:
+    """The goldens' dense checkpoint, exported and built as a user would."""
+    folder = tmp_path_factory.mktemp("dense")
+    checkpoint = dense_checkpoint()
+    bundle = export_checkpoint(checkpoint, folder / "bundle")
+    return Folders(checkpoint, bundle, build_engines(bundle, folder / "engines"))
+
+
+@pytest.fixture(scope="session")
+def dense_engines(dense: Folders) -> OpenFolder:
+    return open_folder(dense.engines)
+
+
+@pytest.fixture(scope="session")
+def demo_engines(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Engines of the embedded default."""
+    return build_engines(EMBEDDED, tmp_path_factory.mktemp("demo") / "engines")
+
+
+@pytest.fixture(scope="session")
+def demo(demo_engines: Path) -> Iterator[Synthesizer]:
+    with load(demo_engines) as synthesizer:
+        yield synthesizer

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import engines
+from engines.cli import main
+from trt_runtime.manifest import read_manifest
+
+ROOT = Path(engines.__file__).parents[1]
+
+
+def test_help_answers_at_once_and_imports_nothing_heavy():
+    code = (
+        "import sys; from engines.cli import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'numpy', 'onnx', 'onnxruntime', 'torch'} & set(sys.modules)\n"
+        "sys.exit(f'imported {heavy}' if heavy else 0)"
+    )
+    seconds = []
+    for _ in range(3):
+        started = time.perf_counter()
+        subprocess.run(
+            [sys.executable, "-c", code], cwd=ROOT, check=True, stdout=subprocess.DEVNULL
+        )
+        seconds.append(time.perf_counter() - started)
+    assert min(seconds) < 0.3
+
+
+def test_builds_and_says_so(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    out = tmp_path / "engines"
+    assert main([str(bundle), "--target", "cpu", "--out", str(out)]) == 0
+    assert "talker_1: " in capsys.readouterr().out
+    assert read_manifest(out).target == "cpu"
+    assert main([str(bundle), "--out", str(out), "--quiet"]) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_list_targets(capsys: pytest.CaptureFixture[str]):
+    assert main(["--list-targets"]) == 0
+    assert capsys.readouterr().out.startswith("cpu ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nowhere", "--out", "x"], "No such folder"),
+        (["nowhere", "--out", "x", "--target", "tpu"], "Expected: cpu"),
+        (["nowhere"], "source and an output folder"),
+        ([], "source and an output folder"),
+    ],
+)
+def test_mistakes_are_exit_status_2(
+    arguments: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert said in captured.err
+    assert captured.out == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("value", ["0", "-4", "many", "16,x"])
+def test_sizes_are_whole_numbers(value: str, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as stopped:
+        main(["a", "--out", "b", "--prefill-chunks", value])
+    assert stopped.value.code == 2
+    assert "--prefill-chunks" in capsys.readouterr().err
+
+
+def test_export_options_reach_the_builder(monkeypatch: pytest.MonkeyPatch):
+    seen: dict[str, object] = {}
+    monkeypatch.setattr("engines.build.build_engines", lambda *a, **options: seen.update(options))
+    chosen = ["--cache-length", "512", "--max-steps", "90", "--prefill-chunks", "16,64"]
+    assert main(["a", "--out", "b", *chosen]) == 0
+    assert seen["export_options"] == {
+        "cache_length": 512,
+        "max_steps": 90,
+        "prefill_chunks": (16, 64),
+    }

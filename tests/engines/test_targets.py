@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from engines.targets import TARGETS, find_target
+from trt_runtime.errors import UserError
+
+
+def test_cpu_leaves_out_the_unrolled_tail_only():
+    cpu = find_target("cpu")
+    assert not cpu.takes("tail")
+    assert cpu.takes("talker_1")
+    assert cpu.takes("flow_step")
+    assert cpu.precision == "float32"
+
+
+def test_every_row_names_a_builder_that_exists():
+    for name, target in TARGETS.items():
+        assert target.name == name
+        assert callable(target.load_builder())
+
+
+def test_unknown_target_lists_those_that_exist():
+    with pytest.raises(UserError, match=r"no target 'gpu'(?s:.*)Expected: cpu"):
+        find_target("gpu")
+
+
+def test_missing_package_is_named_with_the_command_that_installs_it():
+    target = replace(find_target("cpu"), needs={"no_such_package": "pip install no-such"})
+    with pytest.raises(UserError, match=r"needs the package no_such_package(?s:.*)no-such"):
+        target.load_builder()

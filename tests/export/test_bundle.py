@@ -1,0 +1,220 @@
+"""Bundles: reproducible, whole or absent, no larger than they must be, and true to the contract."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import hashlib
+import json
+import math
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import export.bundle
+from export import ExportOptions, export_checkpoint
+from export.synthetic import write_random_checkpoint
+from export.tracing import SOURCE_KEY
+from tests.conftest import Folders
+from trt_runtime.backends.onnxruntime_cpu import CpuBackend
+from trt_runtime.contract import FLOW_ADVANCE, FLOW_STEP, TAIL, TensorSpec, graph_specs
+from trt_runtime.errors import MingError, UserError
+from trt_runtime.folder import OpenFolder, open_folder
+from trt_runtime.manifest import read_manifest
+from trt_runtime.synthesizer import Synthesizer
+from trt_runtime.tail import LoopedTail, UnrolledTail
+
+ROOT = Path(__file__).resolve().parents[2]
+SMALL = ExportOptions(cache_length=256, max_steps=8, prefill_chunks=(16,))
+
+
+def digests(folder: Path) -> dict[str, str]:
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path, config: dict[str, Any]) -> Path:
+    folder = tmp_path / "checkpoint"
+    write_random_checkpoint(folder, config, seed=3)
+    return folder
+
+
+_EXPORT = """
+import sys
+from export import ExportOptions, export_checkpoint
+export_checkpoint(sys.argv[1], sys.argv[2], options=ExportOptions(256, 8, (16,)))
+"""
+
+
+def test_same_bytes_from_another_folder(checkpoint: Path, tmp_path: Path) -> None:
+    """Code, checkpoint and bundle all elsewhere, in another process with another hash seed."""
+    here = export_checkpoint(checkpoint, tmp_path / "here", options=SMALL)
+    elsewhere = tmp_path / "another" / "place"
+    for package in ("export", "trt_runtime"):
+        shutil.copytree(
+            ROOT / package,
+            elsewhere / package,
+            ignore=shutil.ignore_patterns("__pycache__", "data"),
+        )
+    shutil.copytree(checkpoint, elsewhere / "weights")
+    subprocess.run(
+        [sys.executable, "-c", _EXPORT, "weights", "bundle"],
+        check=True,
+        cwd=elsewhere,
+        env={"PYTHONHASHSEED": "7", "PATH": ""},
+    )
+    assert digests(here) == digests(elsewhere / "bundle")
+
+
+def test_graphs_keep_the_contract_and_say_where_they_come_from(dense: Folders) -> None:
+    manifest = read_manifest(dense.bundle)
+    for name, spec in graph_specs(manifest.geometry).items():
+        entry = manifest.graphs[name]
+        assert (entry.inputs, entry.outputs) == (spec.inputs, spec.outputs)
+        model = onnx.load(dense.bundle / entry.file, load_external_data=False)
+        sources = [p.value for n in model.graph.node for p in n.metadata_props]
+        assert sources
+        assert all(source.startswith("export/") for source in sources)
+        assert {p.key for n in model.graph.node for p in n.metadata_props} == {SOURCE_KEY}
+        assert str(ROOT) not in str(model)
+
+
+def test_weights_stay_as_stored_and_no_larger_than_the_checkpoint(dense: Folders) -> None:
+    manifest = read_manifest(dense.bundle)
+    dtypes = [t.dtype for graph in manifest.graphs.values() for t in graph.initializers.values()]
+    assert dtypes.count("bfloat16") > 0.9 * len(dtypes)
+    weights = sum(path.stat().st_size for path in dense.bundle.glob("*.weights"))
+    assert weights <= (dense.checkpoint / "model.safetensors").stat().st_size
+
+
+def test_graphs_of_one_component_share_its_weights(dense: Folders) -> None:
+    graphs = read_manifest(dense.bundle).graphs
+    talkers = [graph for name, graph in graphs.items() if name.startswith("talker_")]
+    assert len(talkers) > 1
+    assert all(graph.initializers == talkers[0].initializers for graph in talkers)
+    parts = {**graphs[FLOW_STEP].initializers, **graphs[FLOW_ADVANCE].initializers}
+    assert graphs[TAIL].initializers == parts
+
+
+def _random(shape: tuple[int, ...], seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 2.5])
+@pytest.mark.parametrize("guidance", [0.0, 1.0, 2.0])
+def test_the_unrolled_tail_equals_the_loop(
+    dense: Folders, guidance: float, temperature: float
+) -> None:
+    manifest = read_manifest(dense.bundle)
+    g = manifest.geometry
+    results = []
+    for kind, graphs in ((LoopedTail, (FLOW_STEP, FLOW_ADVANCE)), (UnrolledTail, (TAIL,))):
+        part = dataclasses.replace(manifest, graphs={n: manifest.graphs[n] for n in graphs})
+        backend = CpuBackend(dense.bundle, part)
+        shape = (1, 1, g.talker_hidden)
+        hidden, embedding = (backend.buffer(TensorSpec(n, "float32", shape)) for n in "he")
+        hidden.write(_random(shape, 1))
+        tail = kind(
+            backend,
+            g,
+            hidden,
+            embedding,
+            guidance=guidance,
+            noise_scale=0.3 * math.sqrt(temperature),
+        )
+        tail.history.write(_random((g.history, g.latent_dim), 2))
+        noise = _random((g.solver_steps, g.patch, g.latent_dim), 3)
+        tail.run(noise[0], noise[1:])
+        outputs = (tail.patch, embedding, tail.stop_probability, tail.history)
+        results.append([buffer.read().copy() for buffer in outputs])
+    for looped, unrolled in zip(*results, strict=True):
+        # Two float32 evaluations of the same sums, fused differently by the runtime.
+        np.testing.assert_allclose(unrolled, looped, rtol=1e-4, atol=1e-5)
+
+
+def test_a_folder_with_the_unrolled_tail_alone_speaks(dense: Folders) -> None:
+    """What a GPU target will hold: no loop, the same speech."""
+    looped = Synthesizer(open_folder(dense.bundle)).synthesize("Hello.", max_steps=3)
+    manifest = read_manifest(dense.bundle)
+    kept = {n: e for n, e in manifest.graphs.items() if n not in (FLOW_STEP, FLOW_ADVANCE)}
+    part = dataclasses.replace(manifest, graphs=kept)
+    opened = OpenFolder(dense.bundle, part, CpuBackend(dense.bundle, part))
+    unrolled = Synthesizer(opened).synthesize("Hello.", max_steps=3)
+    np.testing.assert_allclose(unrolled.audio, looped.audio, rtol=0, atol=1e-4)
+
+
+def test_a_wrong_graph_is_refused(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A module whose ONNX form computes something else does not become a bundle."""
+    monkeypatch.setattr("export.verification.TOLERANCE", -1.0)
+    with pytest.raises(MingError, match="differs from its torch module"):
+        export_checkpoint(checkpoint, tmp_path / "bundle", options=SMALL)
+    assert not list(tmp_path.glob("*bundle*"))
+
+
+def test_an_interrupted_export_leaves_the_old_bundle(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "bundle"
+    place.mkdir()
+    (place / "manifest.json").write_text("old")
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(export.bundle, "trace", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        export_checkpoint(checkpoint, place, options=SMALL)
+    assert (place / "manifest.json").read_text() == "old"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["bundle", "checkpoint"]
+
+
+def test_a_full_disk_leaves_nothing(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("export.bundle.ir.save", full)
+    with pytest.raises(UserError, match="No space left"):
+        export_checkpoint(checkpoint, tmp_path / "bundle", options=SMALL)
+    assert [p.name for p in tmp_path.iterdir()] == ["checkpoint"]
+
+
+def test_a_folder_of_something_else_is_not_replaced(checkpoint: Path, tmp_path: Path) -> None:
+    place = tmp_path / "thesis"
+    place.mkdir()
+    (place / "chapter1.txt").write_text("irreplaceable")
+    with pytest.raises(UserError, match="something else"):
+        export_checkpoint(checkpoint, place, options=SMALL)
+    assert (place / "chapter1.txt").read_text() == "irreplaceable"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"cache_length": 0},
+        {"max_steps": -1},
+        {"max_steps": True},
+        {"prefill_chunks": ()},
+        {"prefill_chunks": (1, 16)},
+        {"prefill_chunks": (16, 24)},
+        {"cache_length": 100, "prefill_chunks": (16,)},
+    ],
+)
+def test_bad_options(options: dict[str, Any]) -> None:
+    with pytest.raises(UserError):
+        ExportOptions(**options)
+
+
+def test_manifest_names_the_checkpoint(dense: Folders) -> None:
+    source = json.loads((dense.bundle / "manifest.json").read_text())["source"]
+    assert len(source["tensors_sha256"]) == 64
+    assert source["parameters"]["talker"] > 0

@@ -1,0 +1,212 @@
+"""The preflight says as much as possible, whatever is wrong, and needs no torch."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from export.assumptions import compare_assumptions
+from export.preflight import check_checkpoint, format_report
+from export.synthetic import write_random_checkpoint
+from tests.goldens import OMNI_TTS, needs_goldens
+
+ROOT = Path(__file__).resolve().parents[2]
+CANNOT = "This checkpoint cannot be exported: "
+
+
+def test_a_whole_checkpoint_can_be_exported(folder: Path) -> None:
+    report = check_checkpoint(folder)
+    text = format_report(report)
+    assert report.ok
+    assert report.problems == []
+    assert text.splitlines()[-1] == "This checkpoint can be exported."
+    assert "ming-omni-tts-dense" in text
+    for component in ("prompt_embedding", "talker", "flow", "flow_advance", "audio_decoder"):
+        assert component in text
+    assert "16 wide, 2 layers, 4/2 heads of 4" in text
+    assert "the loop reads hidden states, no token is sampled" in text
+    assert "no campplus.onnx" in text
+    assert report.needs is not None
+    assert "basis" in text
+
+
+def test_parameters_are_counted_once(folder: Path) -> None:
+    report = check_checkpoint(folder)
+    groups = (*report.components, *report.unused)
+    assert sum(group.tensors for group in groups) == len(report.tensors)
+    assert sum(group.bytes for group in groups) == sum(t.bytes for t in report.tensors.values())
+    assert [group.name for group in report.dtypes] == ["float32", "bfloat16"] or [
+        group.name for group in report.dtypes
+    ] == ["bfloat16", "float32"]
+
+
+@needs_goldens
+def test_the_golden_checkpoint() -> None:
+    report = check_checkpoint(OMNI_TTS / "tiny-dense")
+    assert report.ok
+    assert report.unknown_keys == ()
+    assert report.has_speaker_encoder
+    assert report.token_ids["<audioPatch>"] == 915
+    assert "CONTRADICTED: assumed 151705, found 915" in format_report(report)
+
+
+@needs_goldens
+def test_a_family_that_is_not_supported() -> None:
+    report = check_checkpoint(OMNI_TTS / "tiny-moe-sharded")
+    text = format_report(report)
+    assert not report.ok
+    assert "looks like Ming-omni-tts MoE" in text
+    assert "359 tensors" in text  # what can be said is said
+    assert text.splitlines()[-1].startswith(CANNOT)
+
+
+def test_no_such_folder(tmp_path: Path) -> None:
+    report = check_checkpoint(tmp_path / "absent")
+    assert not report.ok
+    assert format_report(report).splitlines()[-1].startswith(CANNOT + "No such folder")
+
+
+def test_differences_are_named(folder: Path, change_tensors: Callable[..., None]) -> None:
+    def edit(tensors: dict[str, np.ndarray]) -> None:
+        del tensors["spk_head.bias"]
+        tensors["extra"] = np.zeros(2, np.float32)
+        tensors["stop_head.bias"] = np.zeros(3, np.float32)
+
+    change_tensors(edit)
+    report = check_checkpoint(folder)
+    text = format_report(report)
+    assert not report.ok
+    assert "missing: spk_head.bias" in text
+    assert "unexpected: extra" in text
+    assert "misshapen: stop_head.bias (expected [2], found [3])" in text
+    assert "(and 2 more, see Problems)" in text.splitlines()[-1]
+
+
+def test_several_things_wrong_are_all_reported(
+    folder: Path, config: dict[str, Any], write_config: Callable[[Any], None]
+) -> None:
+    config["ditar_config"]["depth"] = 0
+    config["llm_config"]["novelty"] = 1
+    write_config(config)
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    (folder / "tokenizer.json").write_text("{}")
+    report = check_checkpoint(folder)
+    text = format_report(report)
+    assert len(report.problems) == 3
+    for part in ("ditar_config.depth", "is truncated", "tokenizer.json cannot be used"):
+        assert part in text
+    assert report.unknown_keys == ("llm_config.novelty",)
+    assert "llm_config.novelty" in text
+
+
+def test_a_damaged_shard_does_not_hide_the_others(tmp_path: Path, config: dict[str, Any]) -> None:
+    write_random_checkpoint(tmp_path, config, shard_bytes=30_000)
+    shards = sorted(tmp_path.glob("*.safetensors"))
+    for shard in shards[:2]:
+        shard.write_bytes(shard.read_bytes()[:-1])
+    report = check_checkpoint(tmp_path)
+    assert len(report.problems) == 2
+    assert all("is truncated" in problem for problem in report.problems)
+    assert report.tensors
+
+
+def test_pickled_weights(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    report = check_checkpoint(folder)
+    assert "are pickled" in report.problems[0]
+    assert report.has_tokenizer
+
+
+def test_missing_control_tokens(folder: Path) -> None:
+    path = folder / "tokenizer.json"
+    data = json.loads(path.read_text(encoding="utf-8"))
+    data["added_tokens"] = [t for t in data["added_tokens"] if t["content"] != "<audioPatch>"]
+    del data["model"]["vocab"]["<audioPatch>"]
+    path.write_text(json.dumps(data), encoding="utf-8")
+    report = check_checkpoint(folder)
+    assert report.problems == [
+        "The tokenizer lacks control tokens of the prompt grammar: <audioPatch>"
+    ]
+    assert "<audioPatch>       missing" in format_report(report)
+
+
+def test_control_tokens_beyond_the_embedding_table(
+    folder: Path, tmp_path: Path, config: dict[str, Any]
+) -> None:
+    config["llm_config"]["vocab_size"] = 296
+    write_random_checkpoint(tmp_path / "b", config, tokenizer=False)
+    shutil.copy(folder / "tokenizer.json", tmp_path / "b")
+    report = check_checkpoint(tmp_path / "b")
+    assert any("has 296 rows, too few for: <audio> (296)" in p for p in report.problems)
+
+
+def test_a_checkpoint_without_unused_tensors_is_fine(
+    folder: Path, change_tensors: Callable[..., None]
+) -> None:
+    def edit(tensors: dict[str, np.ndarray]) -> None:
+        for name in [name for name in tensors if name.startswith("audio.encoder.")]:
+            del tensors[name]
+        del tensors["model.lm_head.weight"]
+
+    change_tensors(edit)
+    report = check_checkpoint(folder)
+    assert report.ok
+    assert any("are not stored either" in note for note in report.notes)
+
+
+def test_the_full_size_config_is_as_assumed(folder: Path) -> None:
+    """The benchmarks' config rests on the same assumptions, but for what it could not know."""
+    config = json.loads((ROOT / "benchmarks" / "configs" / "ming-omni-tts-0.5b.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config))
+    verdicts = {a.subject: a.verdict for a in check_checkpoint(folder).assumptions}
+    for subject in ("talker", "DiT width", "latents of history", "sample rate", "audio decoder"):
+        assert verdicts[subject] == "as assumed"
+    # Other projects require windows that no published config shows.
+    assert verdicts["audio decoder sliding windows"].startswith("CONTRADICTED")
+    assert verdicts["DiT tensors"] == "CONTRADICTED: assumed 124, found 40"
+
+
+def test_contradictions_do_not_prevent_the_export(folder: Path) -> None:
+    report = check_checkpoint(folder)
+    assert any(a.verdict.startswith("CONTRADICTED") for a in report.assumptions)
+    assert report.ok
+
+
+def test_assumptions_survive_a_damaged_config(folder: Path) -> None:
+    from export.assumptions import Finding
+
+    for config in ({}, {"audio_tokenizer_config": 3}, {"llm_config": []}):
+        rows = compare_assumptions(Finding(config, None, {}, {}))
+        assert any(row.verdict.startswith("not known") for row in rows)
+
+
+def test_needs_neither_torch_nor_the_tensors(folder: Path) -> None:
+    code = (
+        "import sys; from export.preflight import check_checkpoint, format_report\n"
+        f"print(format_report(check_checkpoint({str(folder)!r})))\n"
+        "heavy = {'torch', 'onnx', 'onnxruntime', 'huggingface_hub'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip().endswith("This checkpoint can be exported.")
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
+@pytest.mark.parametrize("content", [b"", b"\0" * 100, b"{}", b"[1, 2", b"\xff\xfe\xfd"])
+def test_never_raises(folder: Path, name: str, content: bytes) -> None:
+    (folder / name).write_bytes(content)
+    report = check_checkpoint(folder)
+    assert not report.ok
+    assert format_report(report).splitlines()[-1].startswith(CANNOT)

@@ -1,0 +1,135 @@
+"""What the loop refuses before it starts, and what it never says."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from trt_runtime import NumericError, RecordedNoise, UserError, load
+from trt_runtime.errors import FolderError
+from trt_runtime.manifest import sha256_of
+from trt_runtime.synthesizer import Synthesizer
+
+
+def test_text_longer_than_the_context(demo: Synthesizer) -> None:
+    with pytest.raises(UserError, match="too long") as caught:
+        demo.synthesize("word " * 3000)
+    assert str(demo.geometry.cache_length) in str(caught.value)
+    assert "--cache-length" in str(caught.value)
+
+
+def test_text_that_leaves_no_room_for_max_steps(demo: Synthesizer) -> None:
+    with pytest.raises(UserError, match="room for max_steps") as caught:
+        demo.synthesize("x" * (demo.geometry.cache_length - 150), max_steps=200)
+    room = int(str(caught.value).split("max_steps=")[1].split(",")[0])
+    assert 0 < room < 200
+
+
+def test_the_longest_request_fits(demo: Synthesizer) -> None:
+    """As many steps as the first error grants do run to their end."""
+    text = "y" * (demo.geometry.cache_length - 190)
+    with pytest.raises(UserError) as caught:
+        demo.synthesize(text, max_steps=200)
+    room = int(str(caught.value).split("max_steps=")[1].split(",")[0])
+    speech = demo.synthesize(text, max_steps=room, min_steps=room)
+    assert speech.steps == room
+
+
+def test_more_steps_than_exported(demo: Synthesizer) -> None:
+    with pytest.raises(UserError, match="max_steps"):
+        demo.synthesize("Hello.", max_steps=demo.geometry.max_steps + 1)
+
+
+def test_as_many_steps_as_exported_run(demo: Synthesizer) -> None:
+    limit = demo.geometry.max_steps
+    speech = demo.synthesize("Hello.", max_steps=limit, min_steps=limit)
+    assert len(speech.audio) == limit * demo.geometry.samples_per_patch
+
+
+def test_an_unknown_option_is_named(demo: Synthesizer) -> None:
+    with pytest.raises(UserError, match="speed"):
+        demo.synthesize("Hello.", speed=2)
+
+
+@pytest.mark.parametrize("text", ["<audio>", "<|im_end|>", "a<|endoftext|>b", "<audioPatch>" * 9])
+def test_control_tokens_in_a_text_are_spelled_out(demo: Synthesizer, text: str) -> None:
+    speech = demo.synthesize(text, max_steps=1, trace=True)
+    plain = demo.synthesize("x", max_steps=1, trace=True)
+    assert speech.trace is not None
+    assert plain.trace is not None
+    added = set(demo._tokenizer.added_tokens.values())
+
+    def count(ids: np.ndarray) -> int:
+        return sum(int(token) in added for token in ids)
+
+    assert count(speech.trace.prompt_ids) == count(plain.trace.prompt_ids)
+
+
+def test_recorded_noise_that_ends_too_soon(demo: Synthesizer) -> None:
+    g = demo.geometry
+    noise = RecordedNoise(np.zeros((2, g.patch, g.latent_dim), np.float32))
+    with pytest.raises(UserError, match="steps"):
+        demo.synthesize("Hello.", noise=noise, max_steps=5, min_steps=5)
+
+
+@pytest.fixture
+def broken(demo_engines: Path, tmp_path: Path) -> Path:
+    """Engines whose flow weights are enormous: intact files, useless numbers."""
+    folder = tmp_path / "engines"
+    shutil.copytree(demo_engines, folder)
+    path = folder / "flow.weights"
+    path.write_bytes(np.full(path.stat().st_size // 4, 3e38, np.float32).tobytes())
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["files"][path.name]["sha256"] = sha256_of(path)
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return folder
+
+
+def test_a_nan_patch_is_an_error_that_names_it(broken: Path) -> None:
+    with load(broken) as synthesizer:
+        chunks = synthesizer.stream("Hello.")
+        with pytest.raises(NumericError, match=r"flow .*step 1"):
+            next(chunks)
+        assert not list(chunks)
+
+
+def test_engines_of_an_unknown_family_or_target(demo: Synthesizer, tmp_path: Path) -> None:
+    for field in ("family", "target"):
+        folder = tmp_path / field
+        shutil.copytree(demo.folder, folder)
+        manifest = json.loads((folder / "manifest.json").read_text())
+        manifest[field] = "elsewhere"
+        (folder / "manifest.json").write_text(json.dumps(manifest))
+        with pytest.raises(FolderError, match="elsewhere"):
+            load(folder)
+
+
+def test_a_graph_that_is_not_what_the_manifest_says(demo: Synthesizer, tmp_path: Path) -> None:
+    """Hashes agree, but two graphs have changed places."""
+    folder = tmp_path / "swapped"
+    shutil.copytree(demo.folder, folder)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    graphs = manifest["graphs"]
+    graphs["talker_16"]["file"], graphs["talker_64"]["file"] = (
+        graphs["talker_64"]["file"],
+        graphs["talker_16"]["file"],
+    )
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(FolderError, match="other inputs or outputs"):
+        load(folder)
+
+
+def test_threads_must_be_positive(demo: Synthesizer) -> None:
+    with pytest.raises(UserError, match="threads"):
+        load(demo.folder, threads=0)
+
+
+def test_a_request_is_immutable(demo: Synthesizer) -> None:
+    run = demo._start("Hello.", {})
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        run.request.seed = 1  # type: ignore[misc]

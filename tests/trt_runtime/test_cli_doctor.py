@@ -1,0 +1,101 @@
+"""`ming-trt doctor`: what it finds, and what it says to do."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+import tomllib
+import types
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from trt_runtime.cli import doctor, main
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_doctor_tells_what_is_here(capsys):
+    assert main.main(["doctor"]) == 0
+    output = capsys.readouterr().out
+    for line in (
+        r"python +3\.", r"numpy +\d", r"tokenizers +\d", r"soundfile +\d",
+        r"onnxruntime +\d\S+ \(from onnxruntime", r"providers .*CPUExecutionProvider",
+        r"architecture +\w", r"logical_cores +\d", r"cpu +installed", r"tensorrt-rtx +",
+        r"nothing is wrong",
+    ):  # fmt: skip
+        assert re.search(line, output), line
+
+
+def test_doctor_prints_json(capsys):
+    assert main.main(["doctor", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["problems"] == []
+    assert "CPUExecutionProvider" in printed["onnxruntime"]["providers"]
+    assert printed["extras"]["cpu"] == []
+    assert set(printed["machine"]) >= {"architecture", "features", "onnxruntime"}
+
+
+def test_doctor_imports_no_torch():
+    program = (
+        "import sys\n"
+        "from trt_runtime.cli.main import main\n"
+        "main(['doctor'])\n"
+        "print('loaded:', [n for n in ('torch', 'onnx', 'tensorrt') if n in sys.modules])\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert result.stdout.endswith("loaded: []\n")
+
+
+def test_doctor_finds_both_onnxruntimes(capsys, monkeypatch):
+    both = {"onnxruntime": ["onnxruntime-gpu", "onnxruntime", "onnxruntime"]}
+    monkeypatch.setattr(metadata, "packages_distributions", lambda: both)
+    assert main.main(["doctor"]) == 1
+    output = capsys.readouterr().out
+    assert "onnxruntime and onnxruntime-gpu are both installed" in output
+    assert (
+        "pip uninstall -y onnxruntime onnxruntime-gpu, then pip install 'ming-trt[cpu]'" in output
+    )
+
+
+def test_doctor_finds_no_onnxruntime(capsys, monkeypatch):
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "onnxruntime" else find_spec(name)
+    )
+    monkeypatch.setattr(metadata, "packages_distributions", dict)
+    assert main.main(["doctor"]) == 1
+    output = capsys.readouterr().out
+    assert "onnxruntime is not installed" in output
+    assert "what to do: pip install 'ming-trt[cpu]'" in output
+    assert re.search(r"cpu +missing: onnxruntime", output)
+
+
+@pytest.mark.parametrize("package", ["onnxruntime", "soundfile"])
+def test_doctor_finds_a_package_that_cannot_be_imported(package, capsys, monkeypatch):
+    empty = types.ModuleType(package)
+    empty.__spec__ = importlib.machinery.ModuleSpec(package, None)
+    monkeypatch.setitem(sys.modules, package, empty)
+    assert main.main(["doctor"]) == 1
+    assert f"{package} cannot be imported" in capsys.readouterr().out
+
+
+def test_doctor_knows_the_extras_of_the_project():
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        extras = tomllib.load(file)["project"]["optional-dependencies"]
+    assert set(doctor.EXTRAS) == set(extras) - {"cpu", "cuda", "dev"}
+    for name, modules in doctor.EXTRAS.items():
+        assert len(modules) == len(extras[name])
+
+
+def test_doctor_knows_the_targets_of_the_builders():
+    from engines.targets import TARGETS
+
+    assert {name: dict(target.needs) for name, target in TARGETS.items()} == doctor.TARGETS

@@ -1,0 +1,252 @@
+"""`ming-trt speak`: what it writes and prints, and what is left when it fails."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from trt_runtime.cli import main, speak
+from trt_runtime.errors import NumericError
+from trt_runtime.speech import AudioChunk, FinishReason, Progress, Speech, Timings
+
+ROOT = Path(__file__).resolve().parents[2]
+RATE = 16000
+
+
+class FakeSynthesizer:
+    """Says a sawtooth, 1000 samples a step, and remembers what it was asked."""
+
+    sample_rate = RATE
+    folder = Path("/engines")
+
+    def __init__(self, steps=3, failure=None):
+        self.steps, self.failure = steps, failure
+        self.loaded = self.asked = None
+        self.closed = False
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.closed = True
+
+    def audio(self, step):
+        return np.linspace(-1.5, 1.5, 1000, dtype=np.float32) / (step + 1)
+
+    def fail(self, step):
+        if self.failure is not None and step == 1:
+            raise self.failure
+
+    def synthesize(self, text, **options):
+        parts = [chunk.audio for chunk in self.stream(text, **options)]
+        timings = Timings(first_audio=0.25, total=0.5, audio=1.0)
+        return Speech(
+            np.concatenate(parts), RATE, FinishReason.MAX_STEPS, self.steps,
+            options.get("seed", 0), timings, warnings=("half of it was made up",),
+        )  # fmt: skip
+
+    def stream(self, text, chunk_patches=1, **options):
+        self.asked = (text, options)
+        for step in range(self.steps):
+            self.fail(step)
+            options["on_progress"](Progress(step + 1, self.steps, 0.1, 5.0))
+            last = step == self.steps - 1
+            yield AudioChunk(
+                self.audio(step), RATE, 1000 * step, step, last, step + 1,
+                options.get("seed", 0), FinishReason.STOP if last else None,
+            )  # fmt: skip
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    """A synthesizer in place of the real one, made by the real `load`'s signature."""
+    from trt_runtime import synthesizer
+
+    made = FakeSynthesizer()
+    signature = inspect.signature(synthesizer.load)
+
+    def load(*arguments, **options):
+        made.loaded = signature.bind(*arguments, **options).arguments
+        return made
+
+    monkeypatch.setattr(synthesizer, "load", load)
+    return made
+
+
+def whole(fake):
+    return np.concatenate([fake.audio(step) for step in range(fake.steps)])
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("stream", [[], ["--stream"], ["--stream", "--chunk-patches", "2"]])
+def test_speak_writes_a_file_and_tells_about_it(stream, fake, tmp_path, capsys):
+    path = tmp_path / "speech.flac"
+    assert main.main(["speak", "Hello.", "-o", str(path), "--seed", "7", *stream]) == 0
+    audio, rate = soundfile.read(path, dtype="float32")
+    assert rate == RATE
+    assert np.abs(audio - np.clip(whole(fake), -1, 1)).max() < 1e-4
+    assert names(tmp_path) == ["speech.flac"]
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    reason = "stop" if stream else "max_steps"
+    for line in (
+        rf"wrote +{path}", r"duration +0\.19 s at 16000 Hz", rf"finish reason +{reason} ",
+        r"steps +3", r"seed +7", r"first audio +\d\.\d+ s", r"real-time factor +\d\.\d+ ",
+        r"engines +/engines",
+    ):  # fmt: skip
+        assert re.search(line, captured.err), line
+    assert ("warning: half of it was made up" in captured.err) is not bool(stream)
+    assert fake.closed
+
+
+def test_speak_passes_on_what_was_given_and_nothing_else(fake, tmp_path):
+    arguments = [
+        "--engines", "E", "--threads", "2", "--prompt", "Sing.", "--seed", "18446744073709551615",
+        "--guidance", "0", "--sigma", "0.3", "--temperature", "2.5", "--min-steps", "1",
+        "--max-steps", "9",
+    ]  # fmt: skip
+    path = str(tmp_path / "a.wav")
+    assert main.main(["speak", "a", "-o", path, *arguments]) == 0
+    assert fake.loaded == {"engines": "E", "threads": 2}
+    text, options = fake.asked
+    assert options.pop("on_progress") is not None
+    assert (text, options) == (
+        "a",
+        {"prompt": "Sing.", "seed": 2**64 - 1, "guidance": 0.0, "sigma": 0.3, "temperature": 2.5,
+         "min_steps": 1, "max_steps": 9},
+    )  # fmt: skip
+    assert main.main(["speak", "a", "-o", path]) == 0
+    assert fake.loaded == {"engines": None, "threads": None}
+    assert set(fake.asked[1]) == {"on_progress"}
+
+
+@pytest.mark.parametrize("stream", [[], ["--stream"]])
+@pytest.mark.parametrize("encoding", ["s16", "f32", None])
+def test_raw_pcm_goes_to_standard_output(encoding, stream, fake, capsysbinary):
+    pcm = [] if encoding is None else ["--pcm", encoding]
+    assert main.main(["speak", "a", "-o", "-", *pcm, *stream]) == 0
+    captured = capsysbinary.readouterr()
+    if encoding == "f32":
+        assert np.array_equal(np.frombuffer(captured.out, "<f4"), whole(fake))
+    else:
+        audio = np.frombuffer(captured.out, "<i2") / 32768
+        assert np.abs(audio - np.clip(whole(fake), -1, 1)).max() <= 1 / 32768
+    assert b"16000 Hz" in captured.err
+
+
+def test_pcm_at_full_scale_does_not_wrap():
+    audio = np.array([-2, -1, 0, 0.5, 1, 2], np.float32)
+    expected = [-32768, -32768, 0, 16384, 32767, 32767]
+    assert np.frombuffer(speak.to_pcm(audio, "s16"), "<i2").tolist() == expected
+
+
+def test_quiet_prints_warnings_only(fake, tmp_path, capsys):
+    path = str(tmp_path / "a.wav")
+    assert main.main(["speak", "a", "-o", path, "--quiet"]) == 0
+    assert capsys.readouterr().err == "warning: half of it was made up\n"
+
+
+def test_progress_is_shown_on_a_terminal_only(fake, tmp_path, capsys, monkeypatch):
+    path = str(tmp_path / "a.wav")
+    main.main(["speak", "a", "-o", path])
+    assert "of at most" not in capsys.readouterr().err
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    main.main(["speak", "a", "-o", path])
+    assert "\rstep 3 of at most 3, 5 s" in capsys.readouterr().err
+    main.main(["speak", "a", "-o", path, "--quiet"])
+    assert "of at most" not in capsys.readouterr().err
+
+
+def test_text_comes_from_standard_input(fake, tmp_path, monkeypatch):
+    text = "\ufeffZwei\r\nZeilen, schön.\n"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    assert main.main(["speak", "-", "-o", str(tmp_path / "a.wav")]) == 0
+    assert fake.asked[0] == "Zwei\nZeilen, schön."
+
+
+def test_standard_input_that_is_no_text_is_refused(fake, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"ab\xff")))
+    assert main.main(["speak", "-", "-o", str(tmp_path / "a.wav")]) == 2
+    assert "byte 0xFF at offset 2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["", "-o", "a.wav"], "text is blank"),
+        (["a\x07", "-o", "a.wav"], r"U\+0007"),
+        (["a", "-o", "a.xyz"], r"\.wav"),
+        (["a", "-o", "none/a.wav"], "no folder"),
+        (["a", "-o", "a.wav", "--seed", "-1"], "seed"),
+        (["a", "-o", "a.wav", "--guidance", "nan"], "guidance"),
+        (["a", "-o", "a.wav", "--max-steps", "0"], "max_steps"),
+        (["a", "-o", "a.wav", "--pcm", "f32"], "--pcm is for -o -"),
+        (["a", "-o", "a.wav", "--chunk-patches", "2"], "--chunk-patches is for --stream"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_loaded(
+    arguments, message, fake, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    assert main.main(["speak", *arguments]) == 2
+    assert re.search(message, capsys.readouterr().err)
+    assert fake.loaded is None
+    assert names(tmp_path) == []
+
+
+def test_audio_is_not_written_to_a_terminal(fake, capsys, monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    assert main.main(["speak", "a", "-o", "-"]) == 2
+    assert "Standard output is a terminal" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("stream", [[], ["--stream"]])
+@pytest.mark.parametrize(
+    ("failure", "status", "message"),
+    [
+        (NumericError("flow produced NaN at step 2"), 2, "ming-trt: flow produced NaN at step 2"),
+        (KeyboardInterrupt(), 130, "ming-trt: interrupted"),
+    ],
+)
+def test_a_failure_on_the_way_leaves_the_old_file(
+    failure, status, message, stream, fake, tmp_path, capsys
+):
+    path = tmp_path / "speech.wav"
+    path.write_bytes(b"old")
+    fake.failure = failure
+    assert main.main(["speak", "a", "-o", str(path), *stream]) == status
+    assert message in capsys.readouterr().err
+    assert names(tmp_path) == ["speech.wav"]
+    assert path.read_bytes() == b"old"
+    assert fake.closed
+
+
+def test_a_reader_that_goes_away_is_no_error_message():
+    program = (
+        "import sys\n"
+        "from tests.trt_runtime.test_cli_speak import FakeSynthesizer\n"
+        "from trt_runtime import synthesizer\n"
+        "from trt_runtime.cli.main import main\n"
+        "synthesizer.load = lambda *a, **b: FakeSynthesizer(steps=100000)\n"
+        "sys.exit(main(['speak', 'a', '-o', '-', '--stream']))\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
+    )
+    assert len(process.stdout.read(2000)) == 2000
+    process.stdout.close()
+    errors = process.stderr.read().decode()
+    process.stderr.close()
+    assert process.wait() == 141
+    assert errors.splitlines() == ["raw PCM to standard output: s16 little-endian, mono, 16000 Hz"]

@@ -1,0 +1,192 @@
+"""`ming-trt doctor`: what is installed, what this machine can do, and how to mend what is wrong.
+
+Packages are looked for by what can be imported, not by the name of a distribution: several
+distributions provide the same module. Nothing heavier than ONNX Runtime is imported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import json
+import platform
+from collections.abc import Iterator
+from importlib import metadata
+from typing import Any
+
+from trt_runtime import __version__
+from trt_runtime.cli import Command
+
+#: Modules that each extra brings. `cpu` and `cuda` bring the same module and are told apart below.
+EXTRAS: dict[str, tuple[str, ...]] = {
+    "export": (
+        "huggingface_hub",
+        "ml_dtypes",
+        "onnx",
+        "onnx_ir",
+        "onnxscript",
+        "safetensors",
+        "torch",
+        "tqdm",
+    ),
+    "engines": ("ml_dtypes", "onnx"),
+    "tensorrt": ("polygraphy", "tensorrt"),
+    "tensorrt-rtx": ("polygraphy", "tensorrt_rtx"),
+}
+#: By target: modules that building for it needs, with the command that installs each.
+TARGETS: dict[str, dict[str, str]] = {
+    "cpu": {
+        "onnx": "pip install 'ming-trt[engines]'",
+        "onnxruntime": "pip install 'ming-trt[cpu]'",
+    },
+}
+_RUNTIME = ("numpy", "tokenizers", "soundfile")
+_INSTALL_CPU = "pip install 'ming-trt[cpu]'"
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print it as JSON")
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    found = examine()
+    if arguments.json:
+        print(json.dumps(found, indent=1))
+    else:
+        for line in describe(found):
+            print(line)
+    return 1 if found["problems"] else 0
+
+
+def examine() -> dict[str, Any]:
+    """Everything that doctor tells, as values that JSON holds; `problems` is empty if all is well.
+
+    Each of `problems` has `what` is wrong and what to `do`.
+    """
+    from trt_runtime.machine import describe_machine
+
+    problems: list[dict[str, str]] = []
+    onnxruntime = _examine_onnxruntime(problems)
+    return {
+        "ming_trt": __version__,
+        "python": platform.python_version(),
+        "packages": _examine_packages(problems),
+        "onnxruntime": onnxruntime,
+        "machine": describe_machine(),
+        "extras": _examine_extras(onnxruntime),
+        "targets": {name: _missing_for(needs) for name, needs in TARGETS.items()},
+        "problems": problems,
+    }
+
+
+def _examine_packages(problems: list[dict[str, str]]) -> dict[str, str | None]:
+    """Version by module of what the runtime always needs; None where it cannot be imported."""
+    versions: dict[str, str | None] = {}
+    for name in _RUNTIME:
+        try:
+            versions[name] = str(importlib.import_module(name).__version__)
+        except Exception as error:  # a broken package may raise anything
+            versions[name] = None
+            problems.append(
+                {
+                    "what": f"{name} cannot be imported: {error}",
+                    "do": f"pip install --force-reinstall {name}",
+                }
+            )
+    return versions
+
+
+def _examine_onnxruntime(problems: list[dict[str, str]]) -> dict[str, Any]:
+    """Version, providers, and which distributions put the module there."""
+    distributions = sorted(set(metadata.packages_distributions().get("onnxruntime", [])))
+    found: dict[str, Any] = {"version": None, "distributions": distributions, "providers": []}
+    if importlib.util.find_spec("onnxruntime") is None:
+        problems.append(
+            {
+                "what": "onnxruntime is not installed, and nothing can be spoken without it",
+                "do": f"{_INSTALL_CPU} (or 'ming-trt[cuda]', not both)",
+            }
+        )
+        return found
+    if len(distributions) > 1:
+        problems.append(
+            {
+                "what": f"{' and '.join(distributions)} are both installed, and overwrite each "
+                "other's files",
+                "do": f"pip uninstall -y {' '.join(distributions)}, then {_INSTALL_CPU} "
+                "(or 'ming-trt[cuda]', not both)",
+            }
+        )
+    try:
+        onnxruntime = importlib.import_module("onnxruntime")
+        found["version"] = str(onnxruntime.__version__)
+        found["providers"] = list(onnxruntime.get_available_providers())
+    except Exception as error:  # half of a package may raise anything
+        problems.append(
+            {
+                "what": f"onnxruntime cannot be imported: {error}",
+                "do": f"pip uninstall -y {' '.join(distributions) or 'onnxruntime'}, then "
+                f"{_INSTALL_CPU}",
+            }
+        )
+    return found
+
+
+def _examine_extras(onnxruntime: dict[str, Any]) -> dict[str, list[str]]:
+    """By extra, the modules that are missing; none missing means it is installed."""
+    providers = onnxruntime["providers"]
+    missing = {
+        "cpu": [] if "CPUExecutionProvider" in providers else ["onnxruntime"],
+        "cuda": [] if "CUDAExecutionProvider" in providers else ["onnxruntime with CUDA"],
+    }
+    for name, modules in EXTRAS.items():
+        missing[name] = [m for m in modules if importlib.util.find_spec(m) is None]
+    return missing
+
+
+def _missing_for(needs: dict[str, str]) -> dict[str, str]:
+    """Of what a target needs, the modules that are missing, with the command for each."""
+    missing = {
+        module: command
+        for module, command in needs.items()
+        if importlib.util.find_spec(module) is None
+    }
+    if importlib.util.find_spec("engines") is None:
+        missing["engines"] = "install ming-trt from its wheel or its repository"
+    return missing
+
+
+def describe(found: dict[str, Any]) -> Iterator[str]:
+    """What :func:`examine` found, as lines of text."""
+    yield f"ming-trt     {found['ming_trt']}"
+    yield f"python       {found['python']}"
+    for name, installed in found["packages"].items():
+        yield f"{name:<12} {installed or 'cannot be imported'}"
+    runtime = found["onnxruntime"]
+    provided = f" (from {', '.join(runtime['distributions'])})" if runtime["distributions"] else ""
+    yield f"onnxruntime  {runtime['version'] or 'cannot be imported'}{provided}"
+    yield f"providers    {', '.join(runtime['providers']) or 'none'}"
+    yield ""
+    yield "this machine"
+    for name, value in found["machine"].items():
+        if name != "onnxruntime":
+            shown = ", ".join(map(str, value)) or "none" if isinstance(value, list) else value
+            yield f"  {name:<17} {shown}"
+    yield ""
+    yield "extras"
+    for name, missing in found["extras"].items():
+        yield f"  {name:<13} {'missing: ' + ', '.join(missing) if missing else 'installed'}"
+    yield ""
+    yield "targets that can be built here"
+    for name, needs in found["targets"].items():
+        answer = "no: " + "; ".join(f"{m} is missing ({c})" for m, c in needs.items())
+        yield f"  {name:<13} {answer if needs else 'yes'}"
+    yield ""
+    yield "nothing is wrong" if not found["problems"] else "problems"
+    for problem in found["problems"]:
+        yield f"  {problem['what']}"
+        yield f"    what to do: {problem['do']}"
+
+
+command = Command("doctor", "print versions, providers and what is wrong", _add_arguments, _run)
