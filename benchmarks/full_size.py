@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import platform
 import resource
 import statistics
@@ -51,8 +52,10 @@ def speak(peer: str, checkpoint: Path, work: Path, steps: int, threads: int) -> 
     loaded = time.perf_counter() - start
     load_peak = peak_memory()
     synthesizer.warmup()
-    speech = synthesizer.synthesize(TEXT, max_steps=steps, min_steps=steps, seed=1)
+    speech = synthesizer.synthesize(TEXT, max_steps=steps, min_steps=steps, seed=1, trace=True)
+    assert speech.trace is not None
     return {
+        "prompt_tokens": len(speech.trace.prompt_ids),
         "peer": peer,
         "load_seconds": loaded,
         "load_peak_bytes": load_peak,
@@ -137,6 +140,8 @@ def main() -> None:
             )
         },
         "weights_bytes": weights_bytes(engines),
+        **parameters(options.checkpoint),
+        "prompt_tokens": next(iter(runs.values()))[0]["prompt_tokens"],
         "steps": steps,
         "speech": {peer: summary(peer_runs) for peer, peer_runs in runs.items()},
         "runs": runs,
@@ -151,6 +156,19 @@ def main() -> None:
 def weights_bytes(engines: Path) -> int:
     """Size of the weights that the loop holds, in the engines' precision."""
     return sum(file.stat().st_size for file in engines.glob("*.weights"))
+
+
+def parameters(checkpoint: Path) -> dict[str, int]:
+    """Parameters stored, and those that speech uses."""
+    from export.checkpoint import Checkpoint
+
+    opened = Checkpoint.open(checkpoint)
+    used = set(opened.match.consumed)
+    counts = {name: math.prod(info.shape) for name, info in opened.tensors.items()}
+    return {
+        "parameters": sum(counts.values()),
+        "used_parameters": sum(count for name, count in counts.items() if name in used),
+    }
 
 
 def summary(runs: list[dict[str, object]]) -> dict[str, object]:

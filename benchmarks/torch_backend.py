@@ -43,7 +43,8 @@ class TorchBoundGraph:
     ) -> None:
         self._module, self._entry, self._dtype = module, entry, dtype
         self.buffers = {
-            spec.name: buffers.get(spec.name) or TorchBuffer(spec)
+            spec.name: buffers.get(spec.name)
+            or TorchBuffer(spec, dtype if spec.name in entry.in_place else None)
             for spec in (*entry.inputs, *entry.outputs)
         }
 
@@ -103,7 +104,8 @@ class TorchBackend:
         return graph in self._modules
 
     def buffer(self, spec: TensorSpec) -> TorchBuffer:
-        return TorchBuffer(spec)
+        # Caches in the peer's own precision: casting them at every step would slow it for nothing.
+        return TorchBuffer(spec, self._dtype if "_cache_" in spec.name else None)
 
     def bind(self, graph: str, buffers: Mapping[str, TorchBuffer]) -> TorchBoundGraph:
         entry = self._manifest.graphs[graph]

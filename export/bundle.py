@@ -29,11 +29,12 @@ from trt_runtime.manifest import (
     StoredTensor,
     sha256_of,
 )
+from trt_runtime.version import __version__
 
 log = logging.getLogger(__name__)
 
 TOKENIZER = "tokenizer.json"
-_PRODUCERS = ("ming-trt", "torch", "onnx", "onnx-ir", "onnxscript")
+_PRODUCERS = ("torch", "onnx", "onnx-ir", "onnxscript")
 
 
 def export_checkpoint(
@@ -116,7 +117,7 @@ def _write(
             path.name: (path.stat().st_size, sha256_of(path)) for path in sorted(folder.iterdir())
         },
         source={"tensors_sha256": opened.digest(), "parameters": counts},
-        producer={name: _version(name) for name in _PRODUCERS},
+        producer={"ming-trt": __version__} | {name: _version(name) for name in _PRODUCERS},
     )
     (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
 

@@ -14,13 +14,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trt_runtime.version import __version__
+
 if TYPE_CHECKING:
     from trt_runtime.errors import FolderError, MingError, NumericError, UserError
     from trt_runtime.noise import RecordedNoise
     from trt_runtime.speech import AudioChunk, FinishReason, Progress, Speech, Timings, Trace
     from trt_runtime.synthesizer import Synthesizer, load
-
-__version__ = "0.1.0"
 
 #: Public name → the module that defines it, imported when the name is first used.
 _PUBLIC = {
@@ -52,6 +52,7 @@ __all__ = [
     "Timings",
     "Trace",
     "UserError",
+    "__version__",
     "load",
     "stream",
     "synthesize",

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from trt_runtime.backends.interface import Backend, BoundGraph, Buffer
 from trt_runtime.contract import PROMPT_EMBEDDING, Geometry, talker_graph_name, talker_spec
 
+#: What a prefill call costs beside its rows, in rows: reading and arranging the weights. Measured
+#: with ONNX Runtime on two cores: 16 rows 54 ms, 64 rows 118 ms for half a gigabyte of weights.
+CALL_COST = 24
 
-def plan_prefill(tokens: int, chunks: tuple[int, ...]) -> Iterator[int]:
-    """Sizes of the prefill calls for a prompt: the largest chunk that is full, then the smallest.
 
-    Each chunk size divides the next, so that every call starts at a multiple of its own size and
-    the padding of the last never reaches past the cache.
+def plan_prefill(tokens: int, chunks: tuple[int, ...]) -> list[int]:
+    """Sizes of the prefill calls for a prompt, larger ones first, at the least estimated cost.
+
+    chunks: increasing sizes, each dividing the next. Every call then starts at a multiple of its
+    own size, and the padding of the last never reaches past the cache, which all of them divide.
     """
-    while tokens > 0:
-        size = max((c for c in chunks if c <= tokens), default=min(chunks))
-        yield size
-        tokens -= size
+    *smaller, largest = chunks
+    full, rest = divmod(tokens, largest)
+    padded = [largest] * (full + bool(rest))
+    if not rest or not smaller:
+        return padded
+    split = [largest] * full + plan_prefill(rest, tuple(smaller))
+    return min(split, padded, key=lambda sizes: sum(size + CALL_COST for size in sizes))
 
 
 def embed_prompt(backend: Backend, geometry: Geometry, token_ids: np.ndarray) -> np.ndarray:

@@ -20,10 +20,15 @@ from export.sizes import FlowTransformerSizes
 
 RMS_EPS = 1e-6
 TIME_FEATURES = 256
-# By torch in float32, as the reference: a last bit here is a visible angle at 1000 t.
-_TIME_FREQUENCIES = torch.exp(
-    torch.arange(TIME_FEATURES // 2).float() * -(math.log(10000) / (TIME_FEATURES // 2 - 1))
-).numpy()
+# exp of a float32 exponent, as in the reference; by the C library in float64 and then rounded, so
+# that the constant does not depend on the processor that exports.
+_TIME_FREQUENCIES = np.array(
+    [
+        math.exp(np.float32(i) * np.float32(-math.log(10000) / (TIME_FEATURES // 2 - 1)))
+        for i in range(TIME_FEATURES // 2)
+    ],
+    np.float32,
+)
 
 
 class FlowBlock(nn.Module):

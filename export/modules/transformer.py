@@ -7,9 +7,11 @@ its cache is then a ring. Source: Qwen2 technical report and the reference's use
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -82,9 +84,11 @@ class CausalTransformer(nn.Module):
         self.cache_lengths = tuple(cache_lengths)
         self.layers = nn.ModuleList(TransformerLayer(sizes) for _ in range(sizes.layers))
         self.norm = parameter(sizes.hidden)
-        exponents = torch.arange(0, sizes.head_dim, 2, dtype=torch.int64).float() / sizes.head_dim
-        # By torch in float32, as the reference. An array, not a buffer: no weight of a checkpoint.
-        self.inverse_frequencies = (1.0 / (sizes.rope_theta**exponents)).numpy()
+        exponents = np.arange(0, sizes.head_dim, 2, dtype=np.float32) / np.float32(sizes.head_dim)
+        # An array, not a buffer: no weight of a checkpoint. Powers in float64, then rounded: the
+        # reference's float32 values, whatever the processor that exports.
+        powers = [math.pow(sizes.rope_theta, exponent) for exponent in exponents.tolist()]
+        self.inverse_frequencies = np.float32(1) / np.array(powers, np.float32)
 
     def forward(
         self, x: Tensor, position: Tensor, caches: Sequence[Tensor]
@@ -122,7 +126,8 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def write_slots(cache: Tensor, slots: Tensor, rows: Tensor) -> Tensor:
     """The cache (1, heads, length, dim) with `rows` (1, heads, T, dim) at `slots` (T,)."""
     heads = torch.arange(cache.shape[1], dtype=torch.int64).unsqueeze(-1)
-    return cache.index_put((torch.zeros_like(heads), heads, slots.unsqueeze(0)), rows.squeeze(0))
+    indices = (torch.zeros_like(heads), heads, slots.unsqueeze(0))
+    return cache.index_put(indices, rows.squeeze(0).to(cache.dtype))
 
 
 def slots_and_mask(positions: Tensor, length: int, window: int | None) -> tuple[Tensor, Tensor]:

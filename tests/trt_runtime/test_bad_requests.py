@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from trt_runtime import NumericError, RecordedNoise, UserError, load
@@ -121,6 +122,28 @@ def test_a_graph_that_is_not_what_the_manifest_says(demo: Synthesizer, tmp_path:
     )
     (folder / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(FolderError, match="other inputs or outputs"):
+        load(folder)
+
+
+@pytest.mark.parametrize("location", ["../secret.weights", "/etc/hostname"])
+def test_external_data_stays_inside_the_folder(
+    demo: Synthesizer, tmp_path: Path, location: str
+) -> None:
+    """A graph that points outside, with a manifest that agrees with it, is not loaded."""
+    folder = tmp_path / "engines"
+    shutil.copytree(demo.folder, folder)
+    shutil.copy(folder / "flow.weights", tmp_path / "secret.weights")
+    path = folder / "flow_step.onnx"
+    model = onnx.load(path, load_external_data=False)
+    for tensor in model.graph.initializer:
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                entry.value = location
+    path.write_bytes(model.SerializeToString())
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["files"][path.name] = {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(FolderError, match="flow_step"):
         load(folder)
 
 

@@ -8,7 +8,7 @@ import pytest
 from tests.goldens import assert_close, cases, load_npz
 from trt_runtime.contract import FLOW_ADVANCE
 from trt_runtime.folder import OpenFolder
-from trt_runtime.talker import Talker, embed_prompt, plan_prefill
+from trt_runtime.talker import CALL_COST, Talker, embed_prompt, plan_prefill
 
 ARRAYS = load_npz("dense_talker")
 #: After the final norm; the recordings before it number the layers.
@@ -53,7 +53,25 @@ def test_prefill_plan_covers_the_prompt_and_stays_in_the_cache(tokens: int) -> N
         assert start % size == 0
         assert start + size <= cache_length
         start += size
-    assert tokens <= start < tokens + min(chunks)
+    assert tokens <= start < tokens + max(chunks)
+
+
+def test_prefill_plan_is_the_cheapest() -> None:
+    """Against every way to cover a prompt, by the same estimate."""
+    chunks = (4, 16, 64)
+
+    def cost(sizes: list[int]) -> int:
+        return sum(size + CALL_COST for size in sizes)
+
+    for tokens in range(1, 200):
+        best = min(
+            cost([64] * large + [16] * middle + [4] * small)
+            for large in range(5)
+            for middle in range(14)
+            for small in range(18)
+            if 64 * large + 16 * middle + 4 * small >= tokens
+        )
+        assert cost(plan_prefill(tokens, chunks)) == best, tokens
 
 
 def test_chunks_of_any_size_give_the_same_hidden_states(dense_engines: OpenFolder) -> None:

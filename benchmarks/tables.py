@@ -1,0 +1,118 @@
+"""Makes the README's tables from benchmarks/results.
+
+python -m benchmarks.tables            # rewrite README.md
+python -m benchmarks.tables --check    # fail where it is not what the results say
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+README = ROOT / "README.md"
+RESULTS = ROOT / "benchmarks" / "results"
+END = "<!-- end -->"
+
+PEERS = {
+    "engines": "engines, float32",
+    "bundle": "bundle as it is, float32",
+    "torch-float32": "PyTorch eager, float32",
+    "torch-bfloat16": "PyTorch eager, bfloat16",
+}
+COMPONENTS = ("prefill", "talker", "flow", "audio_decoder")
+
+
+def full_size(data: Mapping[str, Any]) -> str:
+    """Steps, then speech by peer: medians, with the range where there was more than one run."""
+    machine, speech = data["machine"], data["speech"]
+    disk, weights = data["disk_bytes"], data["weights_bytes"]
+    lines = [
+        f"Random weights in the sizes of Ming-omni-tts-0.5B ({data['parameters'] / 1e9:.2f} "
+        f"billion parameters stored, {data['used_parameters'] / 1e9:.2f} billion used in speech; "
+        f"{disk['checkpoint'] / 1e9:.2f} GB in bfloat16), {machine['processor']}, "
+        f"{data['threads']} cores, {', '.join(machine['features'])}; "
+        f"ONNX Runtime {data['versions']['onnxruntime']}, PyTorch {data['versions']['torch']}.",
+        "",
+        "| step | seconds | peak memory | disk |",
+        "|---|---|---|---|",
+    ]
+    sizes = {"export": disk["bundle"], "build": disk["engines"], "build again": 0}
+    for step, figures in data["steps"].items():
+        size = f"{sizes[step] / 1e9:.2f} GB" if sizes[step] else "–"
+        peak = figures["peak_bytes"] / 1e9
+        lines.append(f"| {step} | {figures['seconds']:.0f} | {peak:.1f} GB | {size} |")
+    first = next(iter(data["runs"].values()))
+    audio, count = first[0]["audio_seconds"], len(first)
+    lines += [
+        "",
+        f"{audio:.2f} s of speech from {data['prompt_tokens']} prompt tokens, medians of {count} "
+        "runs in rotation (least–most); real-time factors are seconds a second of audio.",
+        "",
+        "| | real-time factor | " + " | ".join(COMPONENTS) + " | first audio, s | load, s | peak |",
+        "|---" * (len(COMPONENTS) + 5) + "|",
+    ]
+    for peer, figures in speech.items():
+        parts = [figures["component_real_time_factor"][name] for name in COMPONENTS]
+        cells = [
+            PEERS[peer],
+            _spread(figures["real_time_factor"]),
+            *(f"{part['median']:.2f}" for part in parts),
+            _spread(figures["first_audio_seconds"]),
+            f"{figures['load_seconds']['median']:.1f}",
+            f"{figures['peak_bytes']['max'] / 1e9:.2f} GB",
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    peak = speech["engines"]["peak_bytes"]["max"]
+    ratio = _ratio(speech, "torch-float32")
+    lines += [
+        "",
+        f"The engines' weights are {weights / 1e9:.2f} GB in the precision they are computed in; "
+        f"peak memory while speaking is {peak / weights:.2f} times that: they are resident once. "
+        f"PyTorch's float32 needs {ratio:.2f} times the engines' time. Float32 does not reach real "
+        "time on two cores: the flow, ten evaluations of two rows a patch, is bound by arithmetic.",
+    ]
+    return "\n".join(lines)
+
+
+def _spread(figures: Mapping[str, float]) -> str:
+    return f"{figures['median']:.2f} ({figures['min']:.2f}–{figures['max']:.2f})"
+
+
+def _ratio(speech: Mapping[str, Any], peer: str) -> float:
+    medians = [float(speech[name]["real_time_factor"]["median"]) for name in (peer, "engines")]
+    return medians[0] / medians[1]
+
+
+#: The name in the README's marker, which is the result file's: how it is shown.
+TABLES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {"full-size-cpu": full_size}
+
+
+def rendered(text: str) -> str:
+    """`text` with the part between each table's markers made anew."""
+    for name, table in TABLES.items():
+        start = f"<!-- {name}: made by benchmarks/tables.py -->"
+        head, found, rest = text.partition(start)
+        _, closed, tail = rest.partition(END)
+        if not (found and closed):
+            raise SystemExit(f"README.md lacks the markers of {name}")
+        data = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+        text = f"{head}{start}\n{table(data)}\n{END}{tail}"
+    return text
+
+
+def main() -> None:
+    text = README.read_text(encoding="utf-8")
+    new = rendered(text)
+    if "--check" in sys.argv[1:]:
+        if new != text:
+            raise SystemExit("README.md is not what the results say: python -m benchmarks.tables")
+    else:
+        README.write_text(new, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""The rules of docs/architecture.md that a machine can hold: imports, sizes, names, links."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.tables import rendered
+
+ROOT = Path(__file__).resolve().parents[1]
+ROOMS = ("trt_runtime", "export", "engines", "calibration")
+
+#: Room → what it may import of the project at the top of a file, and what only inside a function.
+MAY_IMPORT: dict[str, tuple[set[str], set[str]]] = {
+    "trt_runtime": ({"trt_runtime"}, set()),
+    "export": (
+        {
+            "export",
+            "trt_runtime.contract",
+            "trt_runtime.errors",
+            "trt_runtime.manifest",
+            "trt_runtime.time_grid",
+            "trt_runtime.version",
+        },
+        set(),
+    ),
+    "engines": ({"engines", "trt_runtime"}, {"export", "calibration"}),
+    "calibration": ({"calibration", "engines", "trt_runtime"}, set()),
+}
+#: Third-party packages that a room may import at the top of a file.
+MAY_NEED = {
+    "trt_runtime": {"numpy", "tokenizers"},
+    "export": {"huggingface_hub", "ml_dtypes", "numpy", "onnx", "onnx_ir", "tokenizers", "torch"},
+    # google is protobuf, which onnx is made of.
+    "engines": {"google", "onnx", "onnxruntime"},
+    "calibration": set(),
+}
+
+
+def sources(room: str) -> Iterator[Path]:
+    return (ROOT / room).rglob("*.py")
+
+
+def imports(path: Path) -> Iterator[tuple[str, bool]]:
+    """Every imported module, and whether the import is at the top of the file.
+
+    Imports that only a type checker sees are left out.
+    """
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    skipped = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        for inner in ast.walk(node)
+    }
+    top = {id(node) for node in tree.body}
+    for node in ast.walk(tree):
+        if id(node) in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, id(node) in top
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            assert node.module
+            yield node.module, id(node) in top
+
+
+def within(module: str, allowed: set[str]) -> bool:
+    return any(module == name or module.startswith(f"{name}.") for name in allowed)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_rooms_import_only_their_neighbours(room: str) -> None:
+    at_top, inside = MAY_IMPORT[room]
+    for path in sources(room):
+        for module, top in imports(path):
+            if module.split(".")[0] in ROOMS:
+                allowed = at_top if top else at_top | inside
+                assert within(module, allowed), f"{path.relative_to(ROOT)} imports {module}"
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_rooms_need_only_their_dependencies(room: str) -> None:
+    own = set(sys.stdlib_module_names) | set(ROOMS)
+    for path in sources(room):
+        for module, top in imports(path):
+            package = module.split(".")[0]
+            if top and package not in own:
+                assert package in MAY_NEED[room], f"{path.relative_to(ROOT)} needs {module}"
+
+
+def test_the_check_of_imports_sees_imports() -> None:
+    """A rule that no import could break would be no rule."""
+    seen = {module for path in sources("engines") for module, _ in imports(path)}
+    assert {"onnx", "trt_runtime.manifest"} <= seen
+    assert not within("export.bundle", MAY_IMPORT["trt_runtime"][0])
+
+
+def test_importing_the_runtime_is_light() -> None:
+    code = (
+        "import sys, trt_runtime; "
+        "heavy = {'torch', 'transformers', 'onnx', 'onnxscript', 'onnxruntime', 'numpy'}; "
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    assert found.stdout.strip() == "[]"
+
+
+def test_speaking_loads_nothing_of_the_exporter() -> None:
+    code = (
+        "import sys, trt_runtime; trt_runtime.synthesize('Hello.', max_steps=1); "
+        "print(sorted({'torch', 'transformers', 'onnx', 'onnxscript', 'huggingface_hub', 'export', "
+        "'engines'} & set(sys.modules)))"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    assert found.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_files_have_one_subject(room: str) -> None:
+    for path in sources(room):
+        lines = len(path.read_text(encoding="utf-8").splitlines())
+        assert lines <= 400, f"{path.relative_to(ROOT)}: {lines} lines"
+        assert path.stem not in {"utils", "helpers", "common", "misc", "base"}
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/architecture.md", "docs/dependencies.md"])
+def test_links_lead_somewhere(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
+        if not target.startswith("http"):
+            assert ((ROOT / name).parent / target).exists(), f"{name} links to {target}"
+
+
+def test_every_direct_dependency_is_explained() -> None:
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = set(project["dependencies"])
+    for packages in project["optional-dependencies"].values():
+        wanted |= set(packages)
+    names = {re.split(r"[\[<>=; ]", item)[0] for item in wanted} - {"ming-trt"}
+    text = (ROOT / "docs" / "dependencies.md").read_text(encoding="utf-8")
+    assert {name for name in names if f"| {name} |" not in text} == set()
+
+
+def test_the_readmes_tables_are_what_was_measured() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert rendered(text) == text
