@@ -6,8 +6,6 @@
 PYTHON ?= python3
 # Held by hand, since each torch exports other graphs; the rest of the lock follows `make lock`.
 TORCH ?= 2.13.0
-# A GPU machine often has its own Python with CUDA's packages: make test-gpu GPU_PYTHON=python3
-GPU_PYTHON ?= .venv/bin/python
 
 DEMO_EXTRAS := cpu,engines
 DEMO_ENGINES := build/demo-engines
@@ -18,7 +16,7 @@ EXPORT_ENGINES := build/demo-export-engines
 .DEFAULT_GOAL := help
 # Steps share venvs and build folders, and their output is read from top to bottom.
 .NOTPARALLEL:
-.PHONY: help demo demo-export test lint types unit wheel-check test-gpu wheel lock clean
+.PHONY: help demo demo-export test lint types unit wheel-check wheel lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 22
@@ -41,14 +39,11 @@ lint: .venv/.installed ## ruff: rules and format
 types: .venv/.installed ## mypy
 	.venv/bin/mypy
 
-unit: .venv/.installed ## pytest without a GPU
-	.venv/bin/python -m pytest -m "not gpu"
+unit: .venv/.installed ## pytest
+	.venv/bin/python -m pytest
 
 wheel-check: .venv/.installed ## build the wheel, install it alone, speak with it
 	.venv/bin/python tests/packaging/check_wheel.py
-
-test-gpu: $(if $(filter .venv/%,$(GPU_PYTHON)),.venv/.installed) ## pytest on a GPU
-	$(GPU_PYTHON) -m pytest -m gpu tests/gpu
 
 wheel: .venv/.installed ## the wheel, into dist/
 	rm -rf build/lib build/bdist.* # setuptools packs whatever an older build left there

@@ -78,6 +78,25 @@ def full_size(data: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def parity(data: Mapping[str, Any]) -> str:
+    """Arrays of whole requests, then of single components: how many, and the largest error."""
+    versions = data["versions"]
+    lines = [
+        f"Checkpoint {data['checkpoint']}, {data['goldens']} of recordings; target "
+        f"{data['target']}, {data['precision']}, {data['machine']['processor']}; ONNX Runtime "
+        f"{versions['onnxruntime']}, exported with PyTorch {versions['torch']}.",
+        "",
+        "| array | recordings | worst relative error |",
+        "|---|---|---|",
+    ]
+    for part in ("plain_speech", "components"):
+        for kind, found in data[part].items():
+            error = found["worst_relative_error"]
+            shown = f"{error:.1e}" if error else "equal"
+            lines.append(f"| {kind} | {found['arrays']} | {shown} |")
+    return "\n".join(lines)
+
+
 def _spread(figures: Mapping[str, float]) -> str:
     return f"{figures['median']:.2f} ({figures['min']:.2f}–{figures['max']:.2f})"
 
@@ -88,7 +107,10 @@ def _ratio(speech: Mapping[str, Any], peer: str) -> float:
 
 
 #: The name in the README's marker, which is the result file's: how it is shown.
-TABLES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {"full-size-cpu": full_size}
+TABLES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "parity": parity,
+    "full-size-cpu": full_size,
+}
 
 
 def rendered(text: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import shutil
 import time
@@ -31,7 +30,6 @@ from engines.layout import (
     weights_file,
 )
 from engines.memory import peak_memory, peak_memory_text
-from engines.staging import check_replaceable, disk_errors, replace_folder, work_folder
 from engines.targets import Builder, GraphJob, Target, find_target
 from engines.weights import WeightStore
 from trt_runtime.errors import FolderError, UserError
@@ -46,6 +44,7 @@ from trt_runtime.manifest import (
     read_manifest,
     sha256_of,
 )
+from trt_runtime.staging import check_replaceable, disk_errors, replace_folder, work_folder
 
 log = logging.getLogger(__name__)
 
@@ -73,18 +72,20 @@ def build_engines(
     else's folder or cannot be written, a full disk; FolderError for a damaged bundle.
     """
     row = find_target(target)
+    given = str(source)
     # Resolved: the work folder must lie beside the real folder, not beside a link to it.
     source, out = Path(source).expanduser().resolve(), Path(out).expanduser().resolve()
     from_checkpoint = _is_checkpoint(source)
     if export_options and not from_checkpoint:
         raise UserError(
             f"{source} is a bundle already exported, and takes no export options",
+            expected="no export options",
             found=", ".join(sorted(export_options)),
             do="leave them out, or give the checkpoint instead",
         )
-    check_replaceable(out)
+    check_replaceable(out, ENGINES)
     builder = row.load_builder()
-    plan = _Plan(row, builder, out, force, progress or log.info)
+    plan = _Plan(row, builder, given, out, force, progress or log.info)
     if from_checkpoint:
         return _build_from_checkpoint(source, dict(export_options or {}), plan)
     return _build_from_bundle(source, plan)
@@ -117,14 +118,21 @@ def _is_checkpoint(source: Path) -> bool:
 
 @dataclass
 class _Plan:
-    """One call's settings, what lies in `out`, and what has been built so far."""
+    """One call's settings, and what lay in `out` when it began.
+
+    `source` is where the source lies, as the caller gave it: for the manifest.
+    """
 
     target: Target
     builder: Builder
+    source: str
     out: Path
     force: bool
     say: Progress
     started: float = field(default_factory=time.monotonic)
+    machine: dict[str, Any] = field(init=False)
+    settings: BuildSettings = field(init=False)
+    previous: Manifest | None = field(init=False)
 
     def __post_init__(self) -> None:
         self.machine = describe_machine()
@@ -146,13 +154,10 @@ class _Plan:
 
 
 def _build_from_checkpoint(checkpoint: Path, options: dict[str, Any], plan: _Plan) -> Path:
-    if importlib.util.find_spec("torch") is None:
-        raise UserError(
-            f"{checkpoint} is a checkpoint, and exporting it needs torch",
-            found="torch is not installed here",
-            do="pip install 'ming-trt[export]', or build from a bundle",
-        )
     from export import ExportOptions
+    from export.packages import TO_EXPORT, require_packages
+
+    require_packages(f"Exporting the checkpoint {checkpoint}", TO_EXPORT)
 
     chosen = ExportOptions(**options)
     key = checkpoint_key(checkpoint, plan.out, vars(chosen), plan.settings)
@@ -168,7 +173,8 @@ def _build_from_checkpoint(checkpoint: Path, options: dict[str, Any], plan: _Pla
         started = time.monotonic()
         export_checkpoint(checkpoint, bundle, options=chosen, progress=plan.say)
         plan.say(f"exported in {time.monotonic() - started:.1f} s, {peak_memory_text()}")
-        _build_in(work, bundle, read_manifest(bundle), plan, {"checkpoint_key": key})
+        noted = {"checkpoint_key": key, "export_options": options}
+        _build_in(work, bundle, read_manifest(bundle), plan, noted)
     return plan.out
 
 
@@ -229,6 +235,7 @@ def _build_in(
         precision=stored_precisions(graphs, plan.target),
         build={
             **extra,
+            "source": plan.source,
             "options": plan.settings.options(),
             "builder_version": plan.settings.builder_version,
             "onnxruntime": plan.settings.onnxruntime,
@@ -242,7 +249,7 @@ def _build_in(
     )
     # Last: until its manifest is there, a folder does not load.
     (new / MANIFEST).write_text(result.to_json(), encoding="utf-8")
-    replace_folder(new, plan.out)
+    replace_folder(new, plan.out, ENGINES)
     total = sum(size for size, _ in files.values())
     plan.say(
         f"{plan.out}: {len(graphs)} graphs, {total / 1e6:,.1f} MB, "

@@ -19,7 +19,7 @@ from importlib import metadata, util
 from pathlib import Path
 from typing import Any
 
-from trt_runtime.contract import GraphSpec
+from trt_runtime.contract import TensorSpec
 from trt_runtime.errors import FolderError
 from trt_runtime.manifest import (
     ENGINES,
@@ -36,6 +36,19 @@ log = logging.getLogger(__name__)
 
 #: Raised with every change of what a builder writes for the same input.
 BUILDER_VERSION = 1
+
+#: The modules of the runtime that the exporter imports, and that shape what it writes.
+CONTRACT = (
+    "trt_runtime.contract",
+    "trt_runtime.errors",
+    "trt_runtime.interruption",
+    "trt_runtime.manifest",
+    "trt_runtime.printable",
+    "trt_runtime.raw_tensors",
+    "trt_runtime.staging",
+    "trt_runtime.time_grid",
+    "trt_runtime.version",
+)
 
 # Other versions of these trace the same module to another graph.
 _EXPORTER_DISTRIBUTIONS = ("torch", "onnx", "onnxscript", "onnx-ir")
@@ -79,10 +92,20 @@ def component_key(
 
 
 def _graph_facts(graph: GraphEntry, bundle: Manifest) -> list[Any]:
-    spec = GraphSpec(
-        graph.file, graph.component, graph.inputs, graph.outputs, graph.state, graph.in_place
-    )
-    return [bundle.files[graph.file][1], repr(spec)]
+    """Everything of a graph's manifest entry but its weights, which are hashed by content."""
+
+    def rows(specs: Iterable[TensorSpec]) -> list[list[Any]]:
+        return [[spec.name, spec.dtype, list(spec.shape)] for spec in specs]
+
+    return [
+        bundle.files[graph.file][1],
+        graph.file,
+        graph.component,
+        rows(graph.inputs),
+        rows(graph.outputs),
+        list(graph.state),
+        list(graph.in_place),
+    ]
 
 
 def build_key(components: Mapping[str, str], bundle_digest: str, settings: BuildSettings) -> str:
@@ -112,7 +135,7 @@ def checkpoint_key(
             "files": _digests(files, checkpoint),
             "options": {name: _plain(value) for name, value in export_options.items()},
             "exporter": _code_digest("export"),
-            "contract": _code_digest("trt_runtime.contract"),
+            "contract": {name: _code_digest(name) for name in CONTRACT},
             "versions": {name: _version(name) for name in _EXPORTER_DISTRIBUTIONS},
             "settings": vars(settings),
         }

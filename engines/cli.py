@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import logging
-import signal
 import sys
 from collections.abc import Sequence
-from types import FrameType
 from typing import Any
 
 from trt_runtime.errors import MingError, UserError
+from trt_runtime.interruption import termination_as_interruption
+from trt_runtime.printable import printable
 
 
 def _count(text: str) -> int:
@@ -36,7 +36,12 @@ def parser() -> argparse.ArgumentParser:
         description="Build the engines of a Ming speech checkpoint, or of a bundle exported from"
         " one, for one target. Engines that are up to date are kept as they are.",
     )
-    result.add_argument("source", nargs="?", metavar="SOURCE", help="checkpoint or bundle folder")
+    result.add_argument(
+        "source",
+        nargs="?",
+        metavar="SOURCE",
+        help="checkpoint or bundle folder, or with --download a hub id",
+    )
     result.add_argument("--target", default="cpu", help="what to build for (default: cpu)")
     result.add_argument("--out", metavar="DIR", help="the engine folder to make or replace")
     result.add_argument("--force", action="store_true", help="build even what is up to date")
@@ -45,6 +50,8 @@ def parser() -> argparse.ArgumentParser:
     volume.add_argument("--quiet", action="store_true", help="print errors only")
     volume.add_argument("-v", "--verbose", action="store_true", help="print what is decided, too")
     export = result.add_argument_group("for a checkpoint as SOURCE")
+    export.add_argument("--download", action="store_true", help="fetch a hub id; uses the network")
+    export.add_argument("--revision", help="commit or tag to download")
     export.add_argument("--cache-length", type=_count, help="positions of the talker's cache")
     export.add_argument("--max-steps", type=_count, help="most patches that a request may ask for")
     export.add_argument(
@@ -66,17 +73,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.list_targets:
         _list_targets()
         return 0
-    before = signal.signal(signal.SIGTERM, _stop)
     try:
-        _build(options)
+        with termination_as_interruption():
+            _build(options)
     except MingError as error:
-        print(f"build-engines: {error}", file=sys.stderr)
+        for line in f"build-engines: {error}".split("\n"):
+            print(printable(line), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("build-engines: interrupted; nothing was written", file=sys.stderr)
         return 130
-    finally:
-        signal.signal(signal.SIGTERM, before)
     return 0
 
 
@@ -88,6 +94,9 @@ def _build(options: argparse.Namespace) -> None:
             do="see build-engines --help",
         )
     from engines.build import build_engines
+    from export.hub import find_source
+
+    source = find_source(options.source, download=options.download, revision=options.revision)
 
     chosen: dict[str, Any] = {
         name: getattr(options, name)
@@ -95,7 +104,7 @@ def _build(options: argparse.Namespace) -> None:
         if getattr(options, name) is not None
     }
     build_engines(
-        options.source,
+        source,
         options.out,
         target=options.target,
         force=options.force,
@@ -112,16 +121,11 @@ def _list_targets() -> None:
 
 
 def _show(line: str) -> None:
-    print(line, flush=True)
+    print(printable(line), flush=True)
 
 
 def _ignore(line: str) -> None:
     """What --quiet does with progress."""
-
-
-def _stop(number: int, frame: FrameType | None) -> None:
-    # As Ctrl-C does: the work folder is deleted on the way out.
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

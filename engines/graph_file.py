@@ -13,26 +13,30 @@ from onnx import TensorProto
 
 from trt_runtime.contract import TensorSpec
 from trt_runtime.errors import FolderError
-from trt_runtime.manifest import GraphEntry
+from trt_runtime.manifest import GraphEntry, export_command
+from trt_runtime.printable import printable
+from trt_runtime.raw_tensors import DTYPE_BYTES
 
-_AGAIN = "make the bundle again: python -m export CHECKPOINT {folder}"
-
-#: ONNX's number of an element type: its name as in a manifest, and its size in bytes.
-ELEMENT_TYPES: dict[int, tuple[str, int]] = {
-    TensorProto.FLOAT: ("float32", 4),
-    TensorProto.UINT8: ("uint8", 1),
-    TensorProto.INT8: ("int8", 1),
-    TensorProto.UINT16: ("uint16", 2),
-    TensorProto.INT16: ("int16", 2),
-    TensorProto.INT32: ("int32", 4),
-    TensorProto.INT64: ("int64", 8),
-    TensorProto.BOOL: ("bool", 1),
-    TensorProto.FLOAT16: ("float16", 2),
-    TensorProto.DOUBLE: ("float64", 8),
-    TensorProto.UINT32: ("uint32", 4),
-    TensorProto.UINT64: ("uint64", 8),
-    TensorProto.BFLOAT16: ("bfloat16", 2),
+#: ONNX's number of an element type: its name as in a manifest.
+ELEMENT_TYPES: dict[int, str] = {
+    TensorProto.FLOAT: "float32",
+    TensorProto.UINT8: "uint8",
+    TensorProto.INT8: "int8",
+    TensorProto.UINT16: "uint16",
+    TensorProto.INT16: "int16",
+    TensorProto.INT32: "int32",
+    TensorProto.INT64: "int64",
+    TensorProto.BOOL: "bool",
+    TensorProto.FLOAT16: "float16",
+    TensorProto.DOUBLE: "float64",
+    TensorProto.UINT32: "uint32",
+    TensorProto.UINT64: "uint64",
+    TensorProto.BFLOAT16: "bfloat16",
 }
+
+
+def _again(folder: Path) -> str:
+    return f"make the bundle again: {export_command(folder)}"
 
 
 class External(NamedTuple):
@@ -56,7 +60,7 @@ def read_graph(folder: Path, entry: GraphEntry) -> onnx.ModelProto:
             f"{path} is damaged",
             expected="an ONNX model",
             found=str(error),
-            do=_AGAIN.format(folder=folder),
+            do=_again(folder),
         ) from error
     return model
 
@@ -77,7 +81,7 @@ def check_external_data(
             f"{path} has external data where it must not: tensor {tensor.name!r}",
             expected=expected,
             found=found,
-            do=_AGAIN.format(folder=folder),
+            do=_again(folder),
         )
 
     for tensor in all_tensors(model):
@@ -85,7 +89,7 @@ def check_external_data(
             continue
         try:
             where = external_of(tensor)
-            _, size = ELEMENT_TYPES[tensor.data_type]
+            size = DTYPE_BYTES[ELEMENT_TYPES[tensor.data_type]]
         except (KeyError, ValueError) as error:
             raise refuse(tensor, "location, offset and length", f"{error!r}") from error
         if where.location not in allowed or where.location not in files:
@@ -136,20 +140,20 @@ def check_graph(folder: Path, entry: GraphEntry, model: onnx.ModelProto) -> None
         entry,
         [_declared(info) for info in model.graph.input if info.name not in stored],
         [_declared(info) for info in model.graph.output],
-        _AGAIN.format(folder=folder),
+        _again(folder),
     )
 
 
 def _declared(info: onnx.ValueInfoProto) -> TensorSpec:
     tensor = info.type.tensor_type
-    name, _ = ELEMENT_TYPES.get(tensor.elem_type, (f"type {tensor.elem_type}", 0))
+    name = ELEMENT_TYPES.get(tensor.elem_type, f"type {tensor.elem_type}")
     # A size that is not static is no size of the contract's: -1 equals none.
     shape = tuple(d.dim_value if d.HasField("dim_value") else -1 for d in tensor.shape.dim)
     return TensorSpec(info.name, name, shape)
 
 
 def _listed(specs: list[TensorSpec]) -> str:
-    return ", ".join(f"{spec.name} {spec.dtype} {list(spec.shape)}" for spec in specs)
+    return printable(", ".join(f"{spec.name} {spec.dtype} {list(spec.shape)}" for spec in specs))
 
 
 def external_of(tensor: TensorProto) -> External:

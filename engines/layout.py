@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
 from engines.targets import Target
 from trt_runtime.errors import FolderError
-from trt_runtime.manifest import MANIFEST, GraphEntry, Manifest
+from trt_runtime.manifest import (
+    MANIFEST,
+    GraphEntry,
+    Manifest,
+    is_plain_name,
+    rebuild_command,
+)
+from trt_runtime.raw_tensors import DTYPE_BYTES
 
-_FLOATS = {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8}
-_PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_FLOATS = ("bfloat16", "float16", "float32", "float64")
 
 
 def component_graphs(bundle: Manifest, target: Target) -> dict[str, dict[str, GraphEntry]]:
@@ -43,12 +48,12 @@ def check_names(folder: Path, bundle: Manifest, target: Target) -> None:
     """Raises FolderError where two files of the engine folder would have one name."""
     components = component_graphs(bundle, target)
     for component in components:
-        if not _PLAIN_NAME.fullmatch(component):
+        if not is_plain_name(component):
             raise FolderError(
                 f"{folder / MANIFEST} names a component that cannot name a file",
                 expected="letters, digits, '.', '_' and '-'",
                 found=repr(component),
-                do=f"make the bundle again: python -m export CHECKPOINT {folder}",
+                do=f"make the bundle again: {rebuild_command(bundle, folder)}",
             )
     names = [graph.file for graphs in components.values() for graph in graphs.values()]
     names += map(weights_file, components)
@@ -58,7 +63,7 @@ def check_names(folder: Path, bundle: Manifest, target: Target) -> None:
             f"{folder / MANIFEST} uses one file name for several things",
             expected="a file a graph, apart from weights and other files",
             found=", ".join(twice),
-            do=f"make the bundle again: python -m export CHECKPOINT {folder}",
+            do=f"make the bundle again: {rebuild_command(bundle, folder)}",
         )
 
 
@@ -73,7 +78,7 @@ def stored_precisions(graphs: Mapping[str, GraphEntry], target: Target) -> dict[
         types = found.setdefault(graph.component, set())
         types.update(t.dtype for t in graph.initializers.values() if t.dtype in _FLOATS)
     return {
-        component: max(sorted(types), key=_FLOATS.__getitem__, default=target.precision)
+        component: max(sorted(types), key=DTYPE_BYTES.__getitem__, default=target.precision)
         for component, types in sorted(found.items())
     }
 

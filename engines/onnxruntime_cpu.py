@@ -25,10 +25,11 @@ from engines.graph_file import (
     read_graph,
 )
 from engines.targets import GraphJob
-from engines.weights import Chunks, WeightStore, file_chunks
+from engines.weights import Chunks, WeightStore
 from trt_runtime.contract import NEXT, TensorSpec
 from trt_runtime.errors import FolderError, MingError
-from trt_runtime.manifest import GraphEntry, StoredTensor
+from trt_runtime.manifest import GraphEntry, StoredTensor, export_command
+from trt_runtime.raw_tensors import DTYPE_BYTES, read_chunks
 
 log = logging.getLogger(__name__)
 
@@ -123,7 +124,7 @@ def _optimize(model: onnx.ModelProto, job: GraphJob) -> onnx.ModelProto:
             f"ONNX Runtime refuses {source}",
             expected="a graph that it can load",
             found=str(error),
-            do=f"make the bundle again: python -m export CHECKPOINT {job.bundle}",
+            do=f"make the bundle again: {export_command(job.bundle)}",
         ) from error
     return optimized
 
@@ -145,7 +146,7 @@ def _move_weights(
         if _bytes_of(tensor) < SMALLEST_EXTERNAL or tensor.data_type not in ELEMENT_TYPES:
             _bring_inside(tensor, scratch)
             continue
-        dtype, _ = ELEMENT_TYPES[tensor.data_type]
+        dtype = ELEMENT_TYPES[tensor.data_type]
         place = weights.add(dtype, tuple(tensor.dims), _chunks_of(tensor, scratch))
         tensor.CopyFrom(_external_tensor(tensor, place))
         stored[tensor.name] = place
@@ -160,14 +161,14 @@ def _move_weights(
 
 
 def _bytes_of(tensor: TensorProto) -> int:
-    _, size = ELEMENT_TYPES.get(tensor.data_type, ("", 0))
-    return size * math.prod(tensor.dims)
+    dtype = ELEMENT_TYPES.get(tensor.data_type)
+    return 0 if dtype is None else DTYPE_BYTES[dtype] * math.prod(tensor.dims)
 
 
 def _chunks_of(tensor: TensorProto, scratch: Path) -> Chunks:
     if tensor.data_location == TensorProto.EXTERNAL:
         where = external_of(tensor)
-        return file_chunks(scratch / where.location, where.offset, _bytes_of(tensor))
+        return lambda: read_chunks(scratch / where.location, where.offset, _bytes_of(tensor))
 
     def inside() -> Iterator[bytes]:
         yield numpy_helper.to_array(tensor).tobytes()

@@ -9,11 +9,7 @@ from types import TracebackType
 from typing import BinaryIO
 
 from trt_runtime.manifest import StoredTensor
-
-#: Tensors start at multiples of this: a cache line, and the widest vector register.
-ALIGNMENT = 64
-
-_CHUNK = 8 << 20
+from trt_runtime.raw_tensors import ALIGNMENT
 
 #: Called for each pass over a tensor's bytes.
 Chunks = Callable[[], Iterator[bytes | memoryview]]
@@ -77,24 +73,3 @@ class WeightStore:
             end += self._output.write(chunk)
         self._end = end
         return StoredTensor(self.file, dtype, shape, start, end - start)
-
-
-def file_chunks(path: Path, offset: int, length: int) -> Chunks:
-    """Reads `length` bytes from `offset` of a file, a few megabytes at a time.
-
-    Read, not memory-mapped: mapped pages would count as memory of this process.
-    """
-
-    def chunks() -> Iterator[memoryview]:
-        buffer = memoryview(bytearray(min(_CHUNK, length)))
-        left = length
-        with path.open("rb", buffering=0) as file:
-            file.seek(offset)
-            while left:
-                count = file.readinto(buffer[: min(left, len(buffer))])
-                if not count:
-                    raise EOFError(f"{path} ends {left} bytes before byte {offset + length}")
-                left -= count
-                yield buffer[:count]
-
-    return chunks

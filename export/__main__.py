@@ -7,7 +7,12 @@ import logging
 import sys
 from pathlib import Path
 
-from trt_runtime.errors import MingError
+from export.geometry import ExportOptions
+from export.hub import find_source
+from export.packages import TO_CHECK, TO_EXPORT, require_packages
+from trt_runtime.errors import MingError, UserError
+from trt_runtime.interruption import termination_as_interruption
+from trt_runtime.printable import printable
 
 
 def parser() -> argparse.ArgumentParser:
@@ -17,7 +22,12 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     result.add_argument("checkpoint", help="checkpoint folder, or with --download a hub id")
-    result.add_argument("bundle", nargs="?", type=Path, help="folder to write the bundle to")
+    result.add_argument(
+        "bundle",
+        nargs="?",
+        type=Path,
+        help="folder to write the bundle to (with --check: whose disk to look at)",
+    )
     result.add_argument(
         "--check",
         action="store_true",
@@ -25,10 +35,16 @@ def parser() -> argparse.ArgumentParser:
     )
     result.add_argument("--download", action="store_true", help="fetch a hub id; uses the network")
     result.add_argument("--revision", help="commit or tag to download", default=None)
-    result.add_argument("--cache-length", type=int, default=2048, help="prompt tokens + steps")
-    result.add_argument("--max-steps", type=int, default=400, help="most patches of a request")
     result.add_argument(
-        "--prefill-chunks", default="16,64", help="tokens a prefill call, each dividing the next"
+        "--cache-length", type=int, default=ExportOptions.cache_length, help="prompt tokens + steps"
+    )
+    result.add_argument(
+        "--max-steps", type=int, default=ExportOptions.max_steps, help="most patches of a request"
+    )
+    result.add_argument(
+        "--prefill-chunks",
+        default=",".join(map(str, ExportOptions.prefill_chunks)),
+        help="tokens a prefill call, each dividing the next",
     )
     result.add_argument(
         "--no-values",
@@ -41,12 +57,15 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Runs the command; returns the exit status: 2 for a user's mistake, 130 when interrupted."""
     options = parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO if options.verbose else logging.WARNING)
     try:
-        return _run(options)
+        with termination_as_interruption():
+            return _run(options)
     except MingError as error:
-        print(f"error: {error}", file=sys.stderr)
+        for line in f"error: {error}".split("\n"):
+            print(printable(line), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("interrupted; nothing was left behind", file=sys.stderr)
@@ -54,30 +73,38 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from export.hub import download, looks_like_hub_id
-    from trt_runtime.errors import UserError
-
-    checkpoint = Path(options.checkpoint)
-    if options.download:
-        checkpoint = download(options.checkpoint, options.revision)
-    elif not checkpoint.exists() and looks_like_hub_id(options.checkpoint):
+    if options.bundle is None and not options.check:
         raise UserError(
-            f"No such folder: {checkpoint}",
-            expected="a checkpoint folder",
-            found="what may be a hub id; nothing is fetched unasked",
-            do="add --download to fetch it",
+            "Nowhere to write to",
+            expected="python -m export CHECKPOINT BUNDLE",
+            do="name the folder to write, or add --check to look at the checkpoint only",
         )
+    if options.check:
+        require_packages("Checking a checkpoint", TO_CHECK)
+    else:
+        require_packages("Exporting a checkpoint", TO_EXPORT)
+    chosen = _export_options(options)
+    source = find_source(options.checkpoint, download=options.download, revision=options.revision)
     if options.check:
         from export.preflight import check_checkpoint, format_report
 
-        report = check_checkpoint(checkpoint)
+        report = check_checkpoint(source, options.bundle, options=chosen)
         print(format_report(report))
         return 0 if report.ok else 2
-    if options.bundle is None:
-        raise UserError("Nowhere to write to", expected="python -m export CHECKPOINT BUNDLE")
+    from export import export_checkpoint
 
-    from export import ExportOptions, export_checkpoint
+    export_checkpoint(
+        source,
+        options.bundle,
+        options=chosen,
+        check_values=not options.no_values,
+        progress=_ignore if options.quiet else _show,
+    )
+    print(f"bundle: {options.bundle}")
+    return 0
 
+
+def _export_options(options: argparse.Namespace) -> ExportOptions:
     try:
         chunks = tuple(int(part) for part in options.prefill_chunks.split(","))
     except ValueError as error:
@@ -85,16 +112,17 @@ def _run(options: argparse.Namespace) -> int:
             "--prefill-chunks is not a list of numbers",
             expected="for instance 16,64",
             found=options.prefill_chunks,
+            do="give whole numbers with commas between them",
         ) from error
-    export_checkpoint(
-        checkpoint,
-        options.bundle,
-        options=ExportOptions(options.cache_length, options.max_steps, chunks),
-        check_values=not options.no_values,
-        progress=(lambda line: None) if options.quiet else (lambda line: print(line, flush=True)),
-    )
-    print(f"bundle: {options.bundle}")
-    return 0
+    return ExportOptions(options.cache_length, options.max_steps, chunks)
+
+
+def _show(line: str) -> None:
+    print(printable(line), flush=True)
+
+
+def _ignore(line: str) -> None:
+    """What --quiet does with progress."""
 
 
 if __name__ == "__main__":

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
@@ -13,6 +11,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from export.checkpoint import Checkpoint
+from export.control_tokens import require_control_tokens
 from export.geometry import ExportOptions, geometry_of
 from export.graphs import GraphSource, graph_sources
 from export.tokenizer import write_tokenizer
@@ -20,20 +19,23 @@ from export.tracing import trace
 from export.verification import verify
 from export.weights import write_component
 from trt_runtime.contract import Geometry
-from trt_runtime.errors import UserError
 from trt_runtime.manifest import (
     BUNDLE,
     MANIFEST,
+    TOKENIZER,
     GraphEntry,
     Manifest,
     StoredTensor,
     sha256_of,
 )
+from trt_runtime.staging import check_replaceable, disk_errors, replace_folder, work_folder
 from trt_runtime.version import __version__
 
 log = logging.getLogger(__name__)
 
-TOKENIZER = "tokenizer.json"
+#: Called with each line that a user should see.
+Progress = Callable[[str], None]
+
 _PRODUCERS = ("torch", "onnx", "onnx-ir", "onnxscript")
 
 
@@ -43,36 +45,30 @@ def export_checkpoint(
     *,
     options: ExportOptions | None = None,
     check_values: bool = True,
-    progress: Callable[[str], None] = log.info,
+    progress: Progress = log.info,
 ) -> Path:
     """Writes the bundle of a checkpoint folder and returns its path.
 
     The bundle appears whole or not at all: it is made beside its place and renamed. An older bundle
-    there is replaced; any other non-empty folder is not. `check_values` runs every graph once
-    against its torch module. `progress` gets a line for each thing done.
+    there is replaced; any other non-empty folder is not. `check_values` runs every graph against
+    its torch module where memory allows. `progress` gets a line for each thing done; a graph's line
+    says how far its values agree, or that they were not compared and why.
 
     Raises UserError for a checkpoint that cannot be exported (`python -m export --check` says
     everything that is wrong with it) and for a place that cannot be written.
     """
     opened = Checkpoint.open(checkpoint)
     opened.require_complete()
-    place = Path(bundle)
-    _check_place(place)
+    require_control_tokens(opened.path, opened.family, opened.sizes)
+    # Resolved: the work folder must lie beside the real folder, not beside a link to it.
+    place = Path(bundle).expanduser().resolve()
+    check_replaceable(place, BUNDLE)
     geometry = geometry_of(opened.sizes, options or ExportOptions())
-    partial = place.with_name(f".{place.name}.{os.getpid()}.partial")
-    try:
-        partial.mkdir(parents=True)
-        _write(opened, geometry, partial, check_values, progress)
-        _put_in_place(partial, place)
-    except OSError as error:
-        raise UserError(
-            f"The bundle {place} cannot be written",
-            expected=f"a writable place with {disk_needed(opened) / 1e6:.0f} MB free",
-            found=str(error),
-            do="free space or choose another folder; nothing was left behind",
-        ) from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    with disk_errors(place, disk_needed(opened)), work_folder(place) as work:
+        new = work / "bundle"
+        new.mkdir()
+        _write(opened, geometry, new, check_values, progress)
+        replace_folder(new, place, BUNDLE)
     return place
 
 
@@ -87,7 +83,7 @@ def _write(
     geometry: Geometry,
     folder: Path,
     check_values: bool,
-    progress: Callable[[str], None],
+    progress: Progress,
 ) -> None:
     write_tokenizer(opened.path, folder / TOKENIZER)
     stored: dict[str, dict[str, StoredTensor]] = {}
@@ -129,7 +125,7 @@ def _write_graph(
     stored: Mapping[str, Mapping[str, StoredTensor]],
     folder: Path,
     check_values: bool,
-    progress: Callable[[str], None],
+    progress: Progress,
 ) -> GraphEntry:
     start = time.monotonic()
     spec = source.spec
@@ -137,13 +133,13 @@ def _write_graph(
     model, used = trace(source, opened.sizes, geometry, weights, folder)
     path = folder / f"{spec.name}.onnx"
     ir.save(model, path)
-    checked = ""
-    if check_values:
-        error = verify(path, source, opened.sizes, geometry, used)
-        checked = ", form checked" if error is None else f", relative error {error:.1e}"
+    compared = verify(path, source, opened.sizes, geometry, used, values=check_values)
+    if compared.skipped and check_values:
+        # Asked for and not done: said even where nobody looks at the progress.
+        log.warning("graph %s: %s", spec.name, compared)
     progress(
         f"graph {spec.name}: {path.stat().st_size / 1e6:.2f} MB, "
-        f"{time.monotonic() - start:.1f} s{checked}"
+        f"{time.monotonic() - start:.1f} s, {compared}"
     )
     return GraphEntry(
         file=path.name,
@@ -154,32 +150,6 @@ def _write_graph(
         in_place=spec.in_place,
         initializers=used,
     )
-
-
-def _check_place(place: Path) -> None:
-    if place.is_dir() and any(place.iterdir()) and not (place / MANIFEST).is_file():
-        raise UserError(
-            f"{place} holds something else than a bundle",
-            expected="no such folder, an empty one, or an older bundle",
-            found=", ".join(sorted(p.name for p in place.iterdir())[:5]),
-            do="choose another folder; nothing was changed",
-        )
-    if place.exists() and not place.is_dir():
-        raise UserError(f"{place} is a file", expected="a folder", do="choose another name")
-
-
-def _put_in_place(partial: Path, place: Path) -> None:
-    """Renames, so that at no moment a half-written folder stands at `place`."""
-    aside = place.with_name(f".{place.name}.{os.getpid()}.old")
-    if place.exists():
-        place.rename(aside)
-    try:
-        partial.rename(place)
-    except OSError:
-        if aside.exists():
-            aside.rename(place)
-        raise
-    shutil.rmtree(aside, ignore_errors=True)
 
 
 def _version(distribution: str) -> str:

@@ -25,6 +25,8 @@ from export.safetensors_header import TensorInfo
 from export.sizes import ModelSizes
 from export.weight_files import find_weight_files, read_tensors
 from trt_runtime.errors import UserError
+from trt_runtime.printable import printable
+from trt_runtime.raw_tensors import read_chunks
 
 CONFIG = "config.json"
 
@@ -32,7 +34,6 @@ CONFIG = "config.json"
 THREADS = 4
 
 _LARGEST_CONFIG = 16 << 20
-_CHUNK = 8 << 20
 
 
 @dataclass
@@ -108,16 +109,12 @@ class Checkpoint:
     def _hash(self, name: str) -> str:
         """SHA-256 of a tensor's bytes, read rather than mapped to keep them out of our memory."""
         info = self.tensors[name]
-        digest, buffer = hashlib.sha256(), memoryview(bytearray(min(_CHUNK, max(info.bytes, 1))))
-        with info.file.open("rb", buffering=0) as file:
-            file.seek(info.offset)
-            left = info.bytes
-            while left:
-                count = file.readinto(buffer[: min(left, len(buffer))])
-                if not count:
-                    raise _changed(info.file)
-                digest.update(buffer[:count])
-                left -= count
+        digest = hashlib.sha256()
+        try:
+            for chunk in read_chunks(info.file, info.offset, info.bytes):
+                digest.update(chunk)
+        except EOFError as error:
+            raise _changed(info.file) from error
         return digest.hexdigest()
 
     def _info(self, name: str) -> TensorInfo:
@@ -163,6 +160,7 @@ def check_folder(path: str | Path) -> Path:
             f"{str(path)!r} cannot be used as a path",
             expected="a checkpoint folder",
             found=str(error),
+            do="give the path of a folder that you may read",
         ) from error
     if exists:
         raise UserError(
@@ -205,7 +203,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def _contents(folder: Path) -> str:
-    names = sorted(entry.name for entry in folder.iterdir())
+    names = sorted(printable(entry.name) for entry in folder.iterdir())
     return (
         ", ".join(names[:8]) + (", ..." if len(names) > 8 else "") if names else "an empty folder"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from export.parameters import (
     Parameter,
@@ -13,10 +14,7 @@ from export.parameters import (
     linear,
     qwen2_stack,
 )
-from export.sizes import AudioSizes, ModelSizes, TransformerSizes
-
-#: Width of the sinusoidal time embedding. Fixed by the architecture; no config says it.
-TIME_FEATURES = 256
+from export.sizes import TIME_FEATURES, AudioSizes, ModelSizes, TransformerSizes
 
 #: Layers that the reference runs of the audio encoder and of its aggregator, whatever the config
 #: says: building the aggregator overwrites the layer count on the config that both share.
@@ -147,7 +145,7 @@ def _encoder_stack(
 ) -> Iterator[UnusedTensor]:
     yield _token_table(prefix, sizes)
     # The same rows as a stack that is read, so that both always name the same tensors.
-    deep = TransformerSizes(**{**vars(sizes), "layers": layers})
+    deep = replace(sizes, layers=layers)
     for parameter in qwen2_stack("audio_encoder", "", prefix, deep):
         for name, shape in zip(parameter.sources, parameter.source_shapes, strict=True):
             parts = name.removeprefix(prefix).split(".")

@@ -8,20 +8,9 @@ from typing import Any
 
 from export.config_keys import MING_OMNI_TTS, KnownKeys
 from export.dense_family import dense_components, dense_unused
-from export.matching import MatchReport, match_tensors, require_match
 from export.parameters import Parameter, UnusedTensor
 from export.sizes import ModelSizes, read_sizes
 from trt_runtime.errors import UserError
-
-__all__ = [
-    "FAMILIES",
-    "Family",
-    "MatchReport",
-    "family_of",
-    "match_tensors",
-    "require_match",
-    "unknown_keys",
-]
 
 
 @dataclass(frozen=True)

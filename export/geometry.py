@@ -26,12 +26,14 @@ class ExportOptions:
     prefill_chunks: tuple[int, ...] = (16, 64)
 
     def __post_init__(self) -> None:
-        for name, value in (("cache_length", self.cache_length), ("max_steps", self.max_steps)):
+        for name in ("cache_length", "max_steps"):
+            value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 1 << 20:
                 raise UserError(
                     f"The export option {name} cannot be used",
                     expected="a whole number from 1 to 1048576",
                     found=repr(value),
+                    do=f"leave it out for {getattr(ExportOptions, name)}",
                 )
         chain = (*self.prefill_chunks, self.cache_length)
         dividing = all(small < large and large % small == 0 for small, large in pairwise(chain))
@@ -46,36 +48,44 @@ class ExportOptions:
 
 
 def geometry_of(sizes: ModelSizes, options: ExportOptions) -> Geometry:
-    """The geometry of a bundle of a model of `sizes`."""
+    """The geometry of a bundle of a model of `sizes`; UserError where no graph could have it."""
     audio, talker = sizes.audio, sizes.talker
     lookahead = audio.frames_per_latent // 2
     frames = lookahead + sizes.patch * audio.frames_per_latent
     # A last partial call may reach one patch past the step limit.
     longest = (options.max_steps + 1) * sizes.patch * audio.frames_per_latent
-    return Geometry(
-        sample_rate=audio.sample_rate,
-        hop_length=audio.hop_length,
-        n_fft=audio.n_fft,
-        frames_per_latent=audio.frames_per_latent,
-        latent_dim=audio.latent_dim,
-        patch=sizes.patch,
-        history=sizes.history,
-        solver_steps=SOLVER_STEPS,
-        talker_hidden=talker.hidden,
-        talker_layers=talker.layers,
-        talker_kv_heads=talker.kv_heads,
-        talker_head_dim=talker.head_dim,
-        vocab_size=talker.vocab_size,
-        speaker_dim=sizes.speaker_dim,
-        cache_length=options.cache_length,
-        prefill_chunks=options.prefill_chunks,
-        max_steps=options.max_steps,
-        decoder_hidden=audio.decoder.hidden,
-        decoder_kv_heads=audio.decoder.kv_heads,
-        decoder_head_dim=audio.decoder.head_dim,
-        # A ring must hold a query's window and every frame that a call writes.
-        decoder_cache_lengths=tuple(
-            longest if window is None else min(longest, window + frames)
-            for window in audio.decoder.window
-        ),
-    )
+    try:
+        return Geometry(
+            sample_rate=audio.sample_rate,
+            hop_length=audio.hop_length,
+            n_fft=audio.n_fft,
+            frames_per_latent=audio.frames_per_latent,
+            latent_dim=audio.latent_dim,
+            patch=sizes.patch,
+            history=sizes.history,
+            solver_steps=SOLVER_STEPS,
+            talker_hidden=talker.hidden,
+            talker_layers=talker.layers,
+            talker_kv_heads=talker.kv_heads,
+            talker_head_dim=talker.head_dim,
+            vocab_size=talker.vocab_size,
+            speaker_dim=sizes.speaker_dim,
+            cache_length=options.cache_length,
+            prefill_chunks=options.prefill_chunks,
+            max_steps=options.max_steps,
+            decoder_hidden=audio.decoder.hidden,
+            decoder_kv_heads=audio.decoder.kv_heads,
+            decoder_head_dim=audio.decoder.head_dim,
+            # A ring must hold a query's window and every frame that a call writes.
+            decoder_cache_lengths=tuple(
+                longest if window is None else min(longest, window + frames)
+                for window in audio.decoder.window
+            ),
+        )
+    except ValueError as error:
+        raise UserError(
+            "The sizes of config.json and the export options do not go together",
+            expected="sizes that the graphs can have",
+            found=str(error),
+            do="check config.json, or choose other values of --cache-length and --max-steps",
+        ) from error

@@ -15,13 +15,23 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from export.graph_weights import weight_components
 from export.modules.audio_decoder import AudioDecoder
 from export.modules.flow import Aggregator, Flow, StopHead, euler_step
 from export.modules.layers import parameter
 from export.modules.transformer import CausalTransformer
 from export.sizes import ModelSizes
-from trt_runtime import contract
-from trt_runtime.contract import Geometry, GraphSpec
+from trt_runtime.contract import (
+    AUDIO_DECODER,
+    FLOW_ADVANCE,
+    FLOW_STEP,
+    PROMPT_EMBEDDING,
+    SPEAKER_PROJECTION,
+    TAIL,
+    Geometry,
+    GraphSpec,
+    graph_specs,
+)
 from trt_runtime.time_grid import time_grid
 
 
@@ -32,6 +42,7 @@ class PromptEmbeddingGraph(nn.Module):
         self.prompt_embedding.table = parameter(geometry.vocab_size, geometry.talker_hidden)
 
     def forward(self, token_ids: Tensor) -> Tensor:
+        """token_ids: (1, T) int64 to embeddings (1, T, talker_hidden)."""
         return nn.functional.embedding(token_ids, cast(Tensor, self.prompt_embedding.table))
 
 
@@ -43,6 +54,7 @@ class SpeakerProjectionGraph(nn.Module):
         self.speaker_projection.bias = parameter(geometry.talker_hidden)
 
     def forward(self, speaker_embedding: Tensor) -> Tensor:
+        """speaker_embedding: (1, speaker_dim) to a talker embedding (1, talker_hidden)."""
         weight, bias = self.speaker_projection.weight, self.speaker_projection.bias
         return speaker_embedding @ cast(Tensor, weight) + cast(Tensor, bias)
 
@@ -53,6 +65,7 @@ class TalkerGraph(nn.Module):
         self.talker = CausalTransformer(sizes.talker, [geometry.cache_length] * sizes.talker.layers)
 
     def forward(self, embeddings: Tensor, position: Tensor, *caches: Tensor) -> tuple[Tensor, ...]:
+        """embeddings: (1, T, talker_hidden), position: (1,) to hidden of that shape, and caches."""
         hidden, new_caches = self.talker(embeddings, position, caches)
         return hidden, *new_caches
 
@@ -77,6 +90,7 @@ class FlowStepGraph(nn.Module):
         diffusion_noise: Tensor,
         noise_scale: Tensor,
     ) -> tuple[Tensor, Tensor]:
+        """latents and noise: (1, patch, latent_dim), to latents one step on and the velocity."""
         velocity = self.flow.velocity(latents, time, hidden, history, guidance)
         return euler_step(latents, velocity, time_step, diffusion_noise, noise_scale), velocity
 
@@ -88,6 +102,7 @@ class FlowAdvanceGraph(nn.Module):
         self.stop_head = StopHead(geometry.talker_hidden)
 
     def forward(self, patch: Tensor, hidden: Tensor, history: Tensor) -> tuple[Tensor, ...]:
+        """patch: (1, patch, latent_dim) to (1, 1, talker_hidden), stop (1,), shifted history."""
         shifted = torch.cat((history, patch), dim=1)[:, -history.shape[1] :]
         return self.aggregator(patch), self.stop_head(hidden), shifted
 
@@ -107,6 +122,7 @@ class TailGraph(FlowAdvanceGraph):
         guidance: Tensor,
         noise_scale: Tensor,
     ) -> tuple[Tensor, ...]:
+        """hidden: (1, 1, talker_hidden) to patch (1, patch, latent_dim), then as the parent."""
         latents = initial_noise
         last = len(self.grid) - 2
         for step in range(last + 1):
@@ -138,6 +154,7 @@ class AudioDecoderGraph(nn.Module):
         is_last: Tensor,
         *state: Tensor,
     ) -> tuple[Tensor, ...]:
+        """latents: (1, patch, latent_dim) to audio (1, samples) and state: see AudioDecoder."""
         return self.audio_decoder.decode(latents, latents_before, valid, is_last, *state)
 
 
@@ -150,45 +167,60 @@ class GraphSource:
     components: tuple[str, ...]
 
 
-#: Graph name, or "talker" for the whole family of buckets: its module and weight components.
-_MODULES: Mapping[str, tuple[Callable[[ModelSizes, Geometry], nn.Module], tuple[str, ...]]] = {
-    contract.PROMPT_EMBEDDING: (PromptEmbeddingGraph, ("prompt_embedding",)),
-    contract.SPEAKER_PROJECTION: (SpeakerProjectionGraph, ("speaker_projection",)),
-    "talker": (TalkerGraph, ("talker",)),
-    contract.FLOW_STEP: (FlowStepGraph, ("flow",)),
-    contract.FLOW_ADVANCE: (FlowAdvanceGraph, ("flow_advance",)),
-    contract.TAIL: (TailGraph, ("flow", "flow_advance")),
-    contract.AUDIO_DECODER: (AudioDecoderGraph, ("audio_decoder",)),
+#: By graph name, or by component for a family of buckets.
+_MODULES: Mapping[str, Callable[[ModelSizes, Geometry], nn.Module]] = {
+    PROMPT_EMBEDDING: PromptEmbeddingGraph,
+    SPEAKER_PROJECTION: SpeakerProjectionGraph,
+    "talker": TalkerGraph,
+    FLOW_STEP: FlowStepGraph,
+    FLOW_ADVANCE: FlowAdvanceGraph,
+    TAIL: TailGraph,
+    AUDIO_DECODER: AudioDecoderGraph,
 }
 
 
 def graph_sources(geometry: Geometry) -> list[GraphSource]:
     """Every graph of a bundle, in the contract's order."""
     return [
-        GraphSource(spec, *_MODULES.get(name, _MODULES.get(spec.component, _MODULES["talker"])))
-        for name, spec in contract.graph_specs(geometry).items()
+        GraphSource(
+            spec,
+            _MODULES[name if name in _MODULES else spec.component],
+            weight_components(spec),
+        )
+        for name, spec in graph_specs(geometry).items()
     ]
 
 
-def example_inputs(spec: GraphSpec, geometry: Geometry) -> tuple[Tensor, ...]:
-    """Inputs of the contract's shapes: seeded, in the middle of what each input may be."""
-    generator = np.random.Generator(np.random.Philox(key=sum(spec.name.encode())))
-    largest_integer = {
-        "token_ids": geometry.vocab_size,
-        "position": geometry.prefill_chunks[0] + 1,
-        "latents_before": geometry.patch + 1,
-        "valid": geometry.patch + 1,
+def example_inputs(spec: GraphSpec, geometry: Geometry) -> list[tuple[Tensor, ...]]:
+    """Points at which a graph is tried, each with inputs of the contract's shapes, seeded.
+
+    The first is in the middle of what each input may be. A graph with a position, a count or a flag
+    has a second: the first call of a request, and for the audio decoder the last as well.
+    """
+    middle = {
+        "position": geometry.prefill_chunks[0],
+        "latents_before": geometry.patch,
+        "valid": geometry.patch,
+        "is_last": False,
     }
+    first_call = {"position": 0, "latents_before": 0, "valid": 1, "is_last": True}
+    points = [middle]
+    if any(tensor.name in first_call for tensor in spec.inputs):
+        points.append(first_call)
+    return [_inputs(spec, geometry, point, index) for index, point in enumerate(points)]
+
+
+def _inputs(
+    spec: GraphSpec, geometry: Geometry, point: Mapping[str, int], index: int
+) -> tuple[Tensor, ...]:
+    generator = np.random.Generator(np.random.Philox(key=sum(spec.name.encode()) + index))
     inputs = []
     for tensor in spec.inputs:
         array: np.ndarray
-        if tensor.dtype == "int64":
-            end = largest_integer[tensor.name]
-            # Only tokens may be anything; the others are counts, at their largest.
-            start = 0 if tensor.name == "token_ids" else end - 1
-            array = generator.integers(start, end, tensor.shape, dtype=np.int64)
-        elif tensor.dtype == "bool":
-            array = np.zeros(tensor.shape, np.bool_)
+        if tensor.name == "token_ids":
+            array = generator.integers(0, geometry.vocab_size, tensor.shape, dtype=np.int64)
+        elif tensor.dtype in ("int64", "bool"):
+            array = np.full(tensor.shape, point[tensor.name], tensor.dtype)
         else:
             array = generator.standard_normal(tensor.shape).astype(np.float32)
             if tensor.name in ("time", "time_step", "guidance", "noise_scale", "window_overlap"):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from export.packages import TO_DOWNLOAD, require_packages
 from trt_runtime.errors import UserError
+from trt_runtime.printable import printable
 
 #: What a checkpoint consists of. No Python file and no pickle of a repository is ever fetched.
 PATTERNS = (
@@ -35,7 +37,32 @@ def looks_like_hub_id(source: str) -> bool:
     )
 
 
-def download(repo_id: str, revision: str | None = None) -> Path:
+def find_source(source: str, *, download: bool, revision: str | None) -> str | Path:
+    """The folder that a command line's `source` names, fetched first where `download` says so.
+
+    Raises UserError for what looks like a hub id and is no folder, without `download`: nothing is
+    fetched unasked. Any other path is returned as it is, for others to say what is wrong with it.
+    """
+    if download:
+        return fetch(source, revision)
+    if revision is not None:
+        raise UserError(
+            "--revision is of no use without --download",
+            expected="a revision of a model on the hub",
+            found=f"--revision {printable(revision)} for the folder {printable(source)}",
+            do="add --download, or leave --revision out",
+        )
+    if looks_like_hub_id(source) and not Path(source).exists():
+        raise UserError(
+            f"No such folder: {source}",
+            expected="a folder of this machine",
+            found="what may be a hub id; nothing is fetched unasked",
+            do="add --download to fetch it, or check the path",
+        )
+    return source
+
+
+def fetch(repo_id: str, revision: str | None = None) -> Path:
     """Fetches the files of a checkpoint and returns the folder in the hub's cache that holds them.
 
     Shows a progress bar on a terminal; files that the cache already holds are not fetched again.
@@ -48,6 +75,7 @@ def download(repo_id: str, revision: str | None = None) -> Path:
             expected="owner/name, as in the address of the model's page",
             do="give the id, or leave --download out to use a folder",
         )
+    require_packages(f"Fetching {repo_id}", TO_DOWNLOAD)
     from huggingface_hub import snapshot_download
 
     # HTTPError is that of whichever HTTP library the hub's client is built on.
@@ -63,6 +91,7 @@ def download(repo_id: str, revision: str | None = None) -> Path:
     except GatedRepoError as error:
         raise UserError(
             f"{repo_id} is not open to you",
+            expected="a model that your account may read",
             found=_first_line(error),
             do="ask for access on the model's page, then: hf auth login",
         ) from error
@@ -89,4 +118,4 @@ def download(repo_id: str, revision: str | None = None) -> Path:
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return printable((str(error).strip().splitlines() or [type(error).__name__])[0])

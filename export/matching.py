@@ -10,6 +10,7 @@ from export.parameters import UnusedTensor
 from export.safetensors_header import TensorInfo
 from export.sizes import ModelSizes
 from trt_runtime.errors import UserError
+from trt_runtime.printable import printable
 
 if TYPE_CHECKING:
     from export.families import Family
@@ -112,5 +113,5 @@ def differences(report: MatchReport) -> list[str]:
 
 def first_names(names: Sequence[object]) -> str:
     """The first names, and how many more there are."""
-    shown = ", ".join(str(name) for name in names[:_SHOWN])
+    shown = ", ".join(printable(str(name)) for name in names[:_SHOWN])
     return shown if len(names) <= _SHOWN else f"{shown}, and {len(names) - _SHOWN} more"

@@ -9,21 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from export.families import Family
+from export.free_memory import free_to_compare
+from export.graph_weights import weight_components
 from export.safetensors_header import TensorInfo
 from export.sizes import ModelSizes
-
-#: For each graph that is exported, with the default options: the components whose weights it holds.
-_GRAPHS: tuple[tuple[str, ...], ...] = (
-    ("prompt_embedding",),
-    ("speaker_projection",),
-    ("talker",),
-    ("talker",),
-    ("talker",),
-    ("flow",),
-    ("flow_advance",),
-    ("flow", "flow_advance"),
-    ("audio_decoder",),
-)
+from trt_runtime.contract import Geometry, graph_specs
+from trt_runtime.raw_tensors import DTYPE_BYTES
 
 _BASE_MEMORY = 800_000_000  # torch, onnx and a graph
 _COMPARED_BYTES = 18  # a parameter: float32 copies of a graph's weights, in torch and NumPy
@@ -38,16 +29,22 @@ BASIS = (
 
 @dataclass(frozen=True)
 class ExportNeeds:
-    """Bytes of peak memory with and without comparing values, bytes of disk, and seconds."""
+    """What an export takes, in bytes and seconds.
+
+    `memory` is its peak where every graph's values are compared, which is done where `free_memory`
+    is free for the largest graph; `memory_form_only` is the peak where none are. `disk` is the
+    bundle's.
+    """
 
     memory: int
+    free_memory: int
     memory_form_only: int
     disk: int
     seconds: float
 
 
 def estimate_needs(
-    family: Family, sizes: ModelSizes, tensors: Mapping[str, TensorInfo]
+    family: Family, sizes: ModelSizes, geometry: Geometry, tensors: Mapping[str, TensorInfo]
 ) -> ExportNeeds:
     """The needs of exporting `tensors`; those that are missing are counted as bfloat16."""
     parameters: dict[str, int] = {}
@@ -55,11 +52,15 @@ def estimate_needs(
     for row in family.components(sizes):
         parameters[row.component] = parameters.get(row.component, 0) + row.elements
         stored = [tensors[name].dtype for name in row.sources if name in tensors]
-        size = row.elements * (4 if "float32" in stored else 2)
+        size = row.elements * DTYPE_BYTES["float32" if "float32" in stored else "bfloat16"]
         disk, largest = disk + size, max(largest, size)
-    graphs = [sum(parameters.get(name, 0) for name in graph) for graph in _GRAPHS]
+    graphs = [
+        sum(parameters[name] for name in weight_components(spec))
+        for spec in graph_specs(geometry).values()
+    ]
     return ExportNeeds(
         memory=_BASE_MEMORY + _COMPARED_BYTES * max(graphs),
+        free_memory=free_to_compare(max(graphs)),
         memory_form_only=_BASE_MEMORY + largest,
         disk=disk,
         seconds=_BASE_SECONDS + _SECONDS_A_PARAMETER * sum(graphs),

@@ -6,6 +6,7 @@ after an error to report as much as possible at once.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
@@ -14,15 +15,20 @@ from typing import Any
 
 from export.assumptions import TOKENS, Assumption, Finding, compare_assumptions
 from export.checkpoint import CONFIG, THREADS, check_folder, read_config
+from export.control_tokens import token_problems
 from export.families import Family, family_of, unknown_keys
+from export.free_memory import free_memory
+from export.geometry import ExportOptions, geometry_of
 from export.matching import MatchReport, differences, match_tensors
 from export.needs import ExportNeeds, estimate_needs
 from export.preflight_text import format_report
 from export.safetensors_header import TensorInfo
 from export.sizes import ModelSizes
-from export.tokenizer import TOKENIZER, load_tokenizer, tokenizer_json
+from export.tokenizer import load_tokenizer, tokenizer_json
 from export.weight_files import find_weight_files, read_tensors
 from trt_runtime.errors import UserError
+from trt_runtime.manifest import TOKENIZER
+from trt_runtime.staging import existing_folder
 
 SPEAKER_ENCODER = "campplus.onnx"
 
@@ -44,7 +50,8 @@ class TensorGroup:
 class PreflightReport:
     """What was found. `problems` are what prevents the export; `notes` are worth knowing.
 
-    Fields that an earlier problem left unknown are None or empty.
+    Fields that an earlier problem left unknown are None or empty. `memory_free` and `disk_free` are
+    bytes of this machine: of the disk of the folder `bundle`, or of this folder's where that is "".
     """
 
     folder: str
@@ -63,6 +70,9 @@ class PreflightReport:
     has_tokenizer: bool | None = None
     has_speaker_encoder: bool | None = None
     needs: ExportNeeds | None = None
+    memory_free: int | None = None
+    disk_free: int | None = None
+    bundle: str = ""
     assumptions: tuple[Assumption, ...] = ()
 
     @property
@@ -71,12 +81,15 @@ class PreflightReport:
         return not self.problems
 
 
-def check_checkpoint(path: str | Path) -> PreflightReport:
+def check_checkpoint(
+    path: str | Path, bundle: str | Path | None = None, *, options: ExportOptions | None = None
+) -> PreflightReport:
     """Everything that can be said of the checkpoint folder `path` without reading a tensor.
 
-    Never raises for a bad checkpoint: what is wrong stands in the report's `problems`.
+    The needs are those of an export with `options`; where `bundle` is given, the room on its disk
+    counts too. Never raises for a bad checkpoint: what is wrong stands in the report's `problems`.
     """
-    report = PreflightReport(str(path))
+    report = PreflightReport(str(path), bundle="" if bundle is None else str(bundle))
     try:
         folder = check_folder(path)
     except UserError as error:
@@ -84,6 +97,7 @@ def check_checkpoint(path: str | Path) -> PreflightReport:
         return report
     _check_config(folder, report)
     _check_tensors(folder, report)
+    _check_needs(options or ExportOptions(), report)
     _check_tokenizer(folder, report)
     _check_speaker_encoder(folder, report)
     finding = Finding(report.config, report.sizes, report.tensors, report.token_ids)
@@ -135,7 +149,31 @@ def _check_tensors(folder: Path, report: PreflightReport) -> None:
             f"{len(absent)} tensors that this version does not read are not stored either, such as "
             f"{min(absent)}"
         )
-    report.needs = estimate_needs(report.family, report.sizes, report.tensors)
+
+
+def _check_needs(options: ExportOptions, report: PreflightReport) -> None:
+    if report.family is None or report.sizes is None or not report.tensors:
+        return
+    try:
+        geometry = geometry_of(report.sizes, options)
+    except UserError as error:
+        report.problems.append(str(error))
+        return
+    trained = report.config.get("llm_config", {}).get("max_position_embeddings")
+    if isinstance(trained, int) and trained < geometry.cache_length:
+        report.notes.append(
+            f"the talker was made for {trained} positions, and the bundle will hold "
+            f"{geometry.cache_length}: beyond them speech may drift (--cache-length)"
+        )
+    report.needs = estimate_needs(report.family, report.sizes, geometry, report.tensors)
+    report.memory_free = free_memory()
+    place = existing_folder(Path(report.bundle or ".").expanduser().resolve())
+    report.disk_free = shutil.disk_usage(place).free
+    if report.bundle and report.disk_free < report.needs.disk:
+        report.problems.append(
+            f"The disk of {report.bundle} has {report.disk_free / 1e9:.2f} GB free, and the bundle "
+            f"needs about {report.needs.disk / 1e9:.2f} GB"
+        )
 
 
 def _groups(rows: Any) -> tuple[TensorGroup, ...]:
@@ -167,27 +205,9 @@ def _check_tokenizer(folder: Path, report: PreflightReport) -> None:
     report.token_ids = {
         text: tokenizer.token_to_id(text) for text in dict.fromkeys((*needed, *TOKENS))
     }
-    absent = [text for text in needed if report.token_ids[text] is None]
-    if absent:
-        report.problems.append(
-            f"The tokenizer lacks control tokens of the prompt grammar: {', '.join(absent)}"
-        )
-    if report.sizes is None:
-        return
-    rows = report.sizes.talker.vocab_size
-    beyond = [
-        f"{text} ({token_id})"
-        for text, token_id in report.token_ids.items()
-        if text in needed and token_id is not None and token_id >= rows
-    ]
-    if beyond:
-        report.problems.append(
-            f"The embedding table has {rows} rows, too few for: {', '.join(beyond)}"
-        )
-    if tokenizer.get_vocab_size() > rows:
-        report.notes.append(
-            f"the tokenizer knows {tokenizer.get_vocab_size()} tokens, the embedding table {rows}"
-        )
+    if report.family is not None:
+        rows = None if report.sizes is None else report.sizes.talker.vocab_size
+        report.problems.extend(token_problems(tokenizer, report.family, rows))
 
 
 def _check_speaker_encoder(folder: Path, report: PreflightReport) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from export.matching import first_names
 from export.needs import BASIS
 from export.sizes import ModelSizes, TransformerSizes
+from trt_runtime.printable import printable
 
 if TYPE_CHECKING:
     from export.preflight import PreflightReport, TensorGroup
@@ -39,7 +40,8 @@ def format_report(report: PreflightReport) -> str:
         rows = list(content)
         if rows:
             lines += [title, *(f"  {row}" for row in rows), ""] if title else [*rows, ""]
-    return "\n".join([*lines, verdict(report)])
+    # Names of tensors, keys and tokens are a stranger's.
+    return "\n".join(printable(line) for line in [*lines, verdict(report)])
 
 
 def verdict(report: PreflightReport) -> str:
@@ -151,11 +153,33 @@ def _needs(report: PreflightReport) -> Iterator[str]:
     needs = report.needs
     if needs is None:
         return
-    yield f"memory  {needs.memory / 1e9:.1f} GB to compare each graph with its torch module"
-    yield f"        {needs.memory_form_only / 1e9:.1f} GB where less than twice that is free"
+    yield (
+        f"memory  {needs.memory / 1e9:.1f} GB with every graph's values compared, "
+        f"{needs.memory_form_only / 1e9:.1f} GB without"
+    )
+    if report.memory_free is not None:
+        yield f"        {report.memory_free / 1e9:.1f} GB free: {_memory_verdict(report)}"
     yield f"disk    {needs.disk / 1e9:.2f} GB for the bundle"
+    if report.disk_free is not None:
+        enough = "enough" if report.disk_free >= needs.disk else "NOT enough"
+        where = f"for {report.bundle}" if report.bundle else "in this folder"
+        yield f"        {report.disk_free / 1e9:.2f} GB free {where}: {enough}"
     yield f"time    {_duration(needs.seconds)}"
     yield f"basis   {BASIS}"
+
+
+def _memory_verdict(report: PreflightReport) -> str:
+    needs, free = report.needs, report.memory_free
+    assert needs is not None
+    assert free is not None
+    if free >= max(needs.free_memory, needs.memory):
+        return "enough"
+    if free >= needs.memory_form_only:
+        return (
+            f"enough, but values of the largest graphs are compared where "
+            f"{needs.free_memory / 1e9:.1f} GB is free"
+        )
+    return "NOT enough"
 
 
 def _duration(seconds: float) -> str:

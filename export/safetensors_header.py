@@ -14,26 +14,28 @@ from pathlib import Path
 from typing import Any
 
 from trt_runtime.errors import UserError
+from trt_runtime.printable import printable
+from trt_runtime.raw_tensors import DTYPE_BYTES
 
-#: Bytes an element and our name, by the format's name. Sub-byte types are not read.
-DTYPES: dict[str, tuple[int, str]] = {
-    "BOOL": (1, "bool"),
-    "U8": (1, "uint8"),
-    "I8": (1, "int8"),
-    "F8_E5M2": (1, "float8_e5m2"),
-    "F8_E4M3": (1, "float8_e4m3fn"),
-    "F8_E8M0": (1, "float8_e8m0fnu"),
-    "U16": (2, "uint16"),
-    "I16": (2, "int16"),
-    "F16": (2, "float16"),
-    "BF16": (2, "bfloat16"),
-    "U32": (4, "uint32"),
-    "I32": (4, "int32"),
-    "F32": (4, "float32"),
-    "U64": (8, "uint64"),
-    "I64": (8, "int64"),
-    "F64": (8, "float64"),
-    "C64": (8, "complex64"),
+#: Our name by the format's name. Sub-byte types are not read.
+DTYPES: dict[str, str] = {
+    "BOOL": "bool",
+    "U8": "uint8",
+    "I8": "int8",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E8M0": "float8_e8m0fnu",
+    "U16": "uint16",
+    "I16": "int16",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "U32": "uint32",
+    "I32": "int32",
+    "F32": "float32",
+    "U64": "uint64",
+    "I64": "int64",
+    "F64": "float64",
+    "C64": "complex64",
 }
 
 _METADATA = "__metadata__"
@@ -115,7 +117,7 @@ def _truncated(path: Path, expected: int, found: int) -> UserError:
 
 
 def _bad(path: Path, what: str, expected: str, found: object) -> UserError:
-    shown = str(found)
+    shown = printable(str(found))
     shown = shown if len(shown) <= 200 else shown[:200] + "..."
     return UserError(
         f"The header of {path} is damaged: {what}",
@@ -160,8 +162,8 @@ def _tensor(path: Path, name: str, entry: Any, data_start: int) -> tuple[str, Te
     if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_whole, offsets)):
         raise _bad(path, f"{name!r} has impossible data_offsets", "two whole numbers", offsets)
     begin, end = offsets
-    itemsize, our_name = DTYPES[dtype]
-    expected = prod(shape) * itemsize
+    our_name = DTYPES[dtype]
+    expected = prod(shape) * DTYPE_BYTES[our_name]
     if end - begin != expected:
         raise _bad(
             path,

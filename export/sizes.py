@@ -15,6 +15,9 @@ from export.config_section import ConfigSection
 #: Numbers a CAM++ speaker embedding has. Fixed by that model, so no config says it.
 SPEAKER_DIM = 192
 
+#: Width of the flow's sinusoidal time embedding. Fixed by the architecture; no config says it.
+TIME_FEATURES = 256
+
 _LARGEST_WIDTH = 1 << 18
 _MOST_LAYERS = 1024
 _LARGEST_VOCABULARY = 1 << 24

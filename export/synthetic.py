@@ -24,6 +24,7 @@ from export.tokenizer import added_token, byte_level_bpe
 from export.weight_files import INDEX, SINGLE
 from export.whole_file import whole_file
 from trt_runtime.errors import UserError
+from trt_runtime.manifest import TOKENIZER
 
 #: The control tokens of the dense family, which the released vocabulary ends with, in their order.
 CONTROL_TOKENS = (
@@ -101,7 +102,12 @@ def write_random_checkpoint(
     Raises UserError for a config that cannot be used, and where the disk fills.
     """
     if dtype not in _DTYPES:
-        raise UserError(f"No such dtype: {dtype}", expected=", ".join(_DTYPES))
+        raise UserError(
+            f"No such dtype: {dtype}",
+            expected=", ".join(_DTYPES),
+            found=repr(dtype),
+            do="choose one of those",
+        )
     family = family_of(config)
     sizes = family.sizes(config)
     shapes = {
@@ -263,11 +269,12 @@ def _write_tokenizer(folder: Path, vocab_size: int) -> None:
             "config.json: llm_config.vocab_size is too small for a byte-level tokenizer",
             expected=f"at least {256 + len(CONTROL_TOKENS)}",
             found=str(vocab_size),
+            do="enlarge it, or write the checkpoint with tokenizer=False",
         )
     added = [added_token(text, first + i) for i, text in enumerate(CONTROL_TOKENS)]
     vocabulary = {character: i for i, character in enumerate(_byte_characters())}
     text = byte_level_bpe(vocabulary, [], added).encode("utf-8")
-    with whole_file(folder / "tokenizer.json", len(text)) as file:
+    with whole_file(folder / TOKENIZER, len(text)) as file:
         file.write(text)
     config = {
         "added_tokens_decoder": {

@@ -16,8 +16,8 @@ from tokenizers import Tokenizer
 
 from export.whole_file import whole_file
 from trt_runtime.errors import UserError
+from trt_runtime.manifest import TOKENIZER
 
-TOKENIZER = "tokenizer.json"
 VOCABULARY = "vocab.json"
 MERGES = "merges.txt"
 TOKENIZER_CONFIG = "tokenizer_config.json"
@@ -87,7 +87,7 @@ def _check_added_ids(tokenizer: Tokenizer, added: Iterable[Mapping[str, Any]], p
         found = tokenizer.token_to_id(token["content"])
         if found != token["id"]:
             raise _unreadable(
-                path, f"{token['content']} to have the id {token['id']}", f"the id {found}"
+                path, f"{token['content']!r} to have the id {token['id']}", f"the id {found}"
             )
 
 

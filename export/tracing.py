@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,8 @@ _DTYPES = {
 #: The last line of our own in a stack trace, kept as "export/modules/flow.py:42".
 _SOURCE_LINE = re.compile(r'File "[^"]*?(export/(?:modules/\w+|graphs)\.py)", line (\d+)')
 SOURCE_KEY = "ming_trt.source"
+#: Libraries that log and warn while they trace, of nothing that a user could change.
+_NOISY = ("torch.onnx", "onnx_ir", "onnxscript")
 
 
 def trace(
@@ -61,14 +64,27 @@ def trace(
     return model, used
 
 
-def _export(module: nn.Module, spec: GraphSpec, geometry: Geometry) -> ir.Model:
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Within it the tracing libraries log errors only; their levels are put back afterwards."""
+    loggers = [logging.getLogger(name) for name in _NOISY]
+    levels = [logger.level for logger in loggers]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for noisy in ("torch.onnx", "onnx_ir", "onnxscript"):
-            logging.getLogger(noisy).setLevel(logging.ERROR)
+        try:
+            for logger in loggers:
+                logger.setLevel(logging.ERROR)
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
+
+
+def _export(module: nn.Module, spec: GraphSpec, geometry: Geometry) -> ir.Model:
+    with _quiet():
         program = torch.onnx.export(
             module,
-            example_inputs(spec, geometry),
+            example_inputs(spec, geometry)[0],
             dynamo=True,
             opset_version=OPSET,
             input_names=[tensor.name for tensor in spec.inputs],
@@ -141,13 +157,13 @@ def _link_weights(
             continue
         value.const_value = tensor
         gathers = [use.node for use in value.uses()]
-        low, value.type = value.type, ir.TensorType(_DTYPES[stored.dtype])
+        wide, value.type = value.type, ir.TensorType(_DTYPES[stored.dtype])
         if all(node.op_type == "Gather" and node.inputs[0] is value for node in gathers):
             # Rows of a table are cast, not the table: no runtime then folds it to twice its size.
             for node in gathers:
-                _cast_after(node.outputs[0], low, graph)
+                _cast_after(node.outputs[0], wide, value.type, graph)
         else:
-            _cast_before(value, low, graph)
+            _cast_before(value, wide, graph)
     return used
 
 
@@ -166,7 +182,9 @@ def _cast_before(value: ir.Value, dtype: ir.TypeProtocol | None, graph: ir.Graph
     graph.insert_before(next(iter(graph)), cast)
 
 
-def _cast_after(value: ir.Value, dtype: ir.TypeProtocol | None, graph: ir.Graph) -> None:
+def _cast_after(
+    value: ir.Value, dtype: ir.TypeProtocol | None, low: ir.TypeProtocol, graph: ir.Graph
+) -> None:
     """Puts a cast to float32 between a node's low-precision output and everything that uses it."""
     node = value.producer()
     assert node is not None
@@ -184,7 +202,7 @@ def _cast_after(value: ir.Value, dtype: ir.TypeProtocol | None, graph: ir.Graph)
     cast.resize_inputs(1)
     cast.replace_input_with(0, value)
     value.name = f"{value.name}.low"
-    value.type = None
+    value.type = low
     graph.insert_after(node, cast)
 
 

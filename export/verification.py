@@ -6,30 +6,40 @@ own reference evaluator (NumPy), next to the torch module with the same weights.
 
 from __future__ import annotations
 
-import logging
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import onnx
 import torch
 from onnx.reference import ReferenceEvaluator
-from torch import nn
+from torch import Tensor, nn
 
+from export.free_memory import free_memory, free_to_compare
 from export.graphs import GraphSource, example_inputs
 from export.sizes import ModelSizes
-from trt_runtime.contract import Geometry
+from trt_runtime.contract import Geometry, GraphSpec
 from trt_runtime.errors import MingError
 from trt_runtime.manifest import StoredTensor
-
-log = logging.getLogger(__name__)
 
 #: Largest relative error (max |a - b| / max |b|) between two float32 evaluations of one graph that
 #: differ in the order of their sums; wrong arithmetic is off by orders of magnitude more.
 TOLERANCE = 1e-4
 
-#: Float32 copies of the weights that a run holds: torch's, the evaluator's, one in between.
-_COPIES = 3
+
+@dataclass(frozen=True)
+class Comparison:
+    """`error` is the largest relative error that was found; None where `skipped` says why not."""
+
+    error: float | None = None
+    skipped: str = ""
+
+    def __str__(self) -> str:
+        if self.error is None:
+            return f"values NOT compared: {self.skipped}"
+        return f"relative error {self.error:.1e}"
 
 
 def verify(
@@ -38,43 +48,52 @@ def verify(
     sizes: ModelSizes,
     geometry: Geometry,
     weights: Mapping[str, StoredTensor],
-) -> float | None:
-    """The relative error of the graph at `path` against its torch module.
+    *,
+    values: bool = True,
+) -> Comparison:
+    """How the graph at `path` compares with its torch module, at each of its example inputs.
 
-    None where the weights do not fit into half of the free memory: then only the form is checked.
-    Raises MingError where the form is wrong or the error exceeds :data:`TOLERANCE`.
+    Only the form is checked without `values`, and where memory for them is short. Raises MingError
+    where the form is wrong or an error exceeds :data:`TOLERANCE`.
     """
     onnx.checker.check_model(path, full_check=True)
-    needed = _COPIES * 4 * sum(int(np.prod(tensor.shape)) for tensor in weights.values())
-    free = _free_memory()
-    if free is not None and needed > free // 2:
-        log.warning(
-            "%s: form checked, values not compared: that needs %.1f GB and %.1f GB are free",
-            source.spec.name,
-            needed / 1e9,
-            free / 1e9,
-        )
-        return None
+    if not values:
+        return Comparison(skipped="not asked for (--no-values)")
+    needed = free_to_compare(sum(math.prod(tensor.shape) for tensor in weights.values()))
+    free = free_memory()
+    if free is not None and needed > free:
+        return Comparison(skipped=f"needs {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB free")
     module = source.make(sizes, geometry).eval()
     load_weights(module, weights, path.parent)
-    inputs = example_inputs(source.spec, geometry)
+    evaluator = ReferenceEvaluator(str(path))
+    return Comparison(
+        max(
+            _compare(evaluator, module, source.spec, inputs)
+            for inputs in example_inputs(source.spec, geometry)
+        )
+    )
+
+
+def _compare(
+    evaluator: ReferenceEvaluator, module: nn.Module, spec: GraphSpec, inputs: tuple[Tensor, ...]
+) -> float:
+    """The largest relative error of an output at one point; MingError where it is too large."""
     with torch.no_grad():
         expected = module(*inputs)
-    if isinstance(expected, torch.Tensor):
+    if isinstance(expected, Tensor):
         expected = (expected,)
-    arrays = {
-        tensor.name: value.numpy() for tensor, value in zip(source.spec.inputs, inputs, strict=True)
-    }
-    found = ReferenceEvaluator(str(path)).run(None, arrays)
+    arrays = {tensor.name: value.numpy() for tensor, value in zip(spec.inputs, inputs, strict=True)}
+    found = evaluator.run(None, arrays)
     errors = {
         tensor.name: relative_error(np.asarray(actual), wanted.numpy())
-        for tensor, actual, wanted in zip(source.spec.outputs, found, expected, strict=True)
+        for tensor, actual, wanted in zip(spec.outputs, found, expected, strict=True)
     }
     worst = max(errors, key=lambda name: errors[name])
     if not errors[worst] <= TOLERANCE:
         raise MingError(
-            f"graph {source.spec.name} differs from its torch module: relative error "
-            f"{errors[worst]:.2e} in {worst}, more than {TOLERANCE:.0e}"
+            f"graph {spec.name} differs from its torch module: relative error "
+            f"{errors[worst]:.2e} in {worst}, more than {TOLERANCE:.0e}; nothing was written. "
+            "Please report it with the versions of torch and onnx"
         )
     return errors[worst]
 
@@ -102,15 +121,3 @@ def load_weights(module: nn.Module, weights: Mapping[str, StoredTensor], folder:
             dtype=dtype,
         )[stored.offset // dtype.itemsize :]
         parameter.data.copy_(values.view(stored.shape))
-
-
-def _free_memory() -> int | None:
-    """Bytes that can be had without swapping, where the system says so (Linux)."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return None
-    for line in lines:
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return None

@@ -11,16 +11,19 @@ from typing import Any
 
 from export.safetensors_header import TensorInfo, read_header
 from trt_runtime.errors import UserError
+from trt_runtime.manifest import is_plain_name
+from trt_runtime.printable import printable
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
 _LARGEST_INDEX = 256 << 20
 _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle")
+#: FILE.bin is not replaced by the file's name: that is a stranger's text, and this is a command.
 _CONVERT = (
     'convert it where you trust its source: python -c "import torch; '
     "from safetensors.torch import save_file; "
-    "save_file({k: v.contiguous().clone() for k, v in torch.load('{name}', map_location='cpu', "
+    "save_file({k: v.contiguous().clone() for k, v in torch.load('FILE.bin', map_location='cpu', "
     "weights_only=True).items()}, 'model.safetensors')\""
 )
 
@@ -39,7 +42,7 @@ def find_weight_files(folder: Path) -> WeightFiles:
         return WeightFiles(folder, _read_index(folder))
     if (folder / SINGLE).exists():
         return WeightFiles(folder, {SINGLE: None})
-    pickled = sorted(path.name for pattern in _PICKLED for path in folder.glob(pattern))
+    pickled = sorted(printable(path.name) for pattern in _PICKLED for path in folder.glob(pattern))
     if pickled:
         raise UserError(
             f"The weights of {folder} are pickled",
@@ -47,9 +50,9 @@ def find_weight_files(folder: Path) -> WeightFiles:
             found=", ".join(pickled[:5])
             + (", ..." if len(pickled) > 5 else "")
             + " (reading a pickle can run any code that its writer put in it)",
-            do=_CONVERT.replace("{name}", pickled[0]),
+            do=_CONVERT,
         )
-    others = sorted(path.name for path in folder.glob("*.safetensors"))
+    others = sorted(printable(path.name) for path in folder.glob("*.safetensors"))
     raise UserError(
         f"{folder} holds no weights",
         expected=f"{SINGLE}, or {INDEX} with its shards",
@@ -59,7 +62,7 @@ def find_weight_files(folder: Path) -> WeightFiles:
 
 
 def _bad_index(path: Path, expected: str, found: object) -> UserError:
-    shown = str(found)
+    shown = printable(str(found))
     return UserError(
         f"{path} cannot be used",
         expected=expected,
@@ -83,7 +86,7 @@ def _read_index(folder: Path) -> dict[str, tuple[str, ...] | None]:
     for name, file in weight_map.items():
         if not isinstance(file, str) or not _is_plain(file):
             raise _bad_index(
-                path, "plain file names ending in .safetensors", f"{file!r} for {name}"
+                path, "plain file names ending in .safetensors", f"{file!r} for {name!r}"
             )
         listed.setdefault(file, []).append(name)
     for file in listed:
@@ -99,11 +102,7 @@ def _read_index(folder: Path) -> dict[str, tuple[str, ...] | None]:
 
 def _is_plain(file: str) -> bool:
     """A name in the folder itself: an index must not point anywhere else."""
-    return (
-        file.endswith(".safetensors")
-        and not file.startswith(".")
-        and not any(character in file for character in "/\\:\0")
-    )
+    return file.endswith(".safetensors") and is_plain_name(file)
 
 
 def read_tensors(
@@ -147,6 +146,6 @@ def _check_shard(folder: Path, file: str, listed: set[str], stored: set[str]) ->
             raise UserError(
                 f"{folder / file} {problem}",
                 expected=f"the {len(listed)} tensors of {INDEX}",
-                found=f"{len(names)} that differ: {', '.join(names[:5])}",
+                found=f"{len(names)} that differ: {printable(', '.join(names[:5]))}",
                 do="download the index and its shards again: they are not of one version",
             )

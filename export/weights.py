@@ -18,9 +18,7 @@ from export.parameters import CONCAT, COPY, TRANSPOSE, TRANSPOSE_CONCAT, Paramet
 from export.whole_file import whole_file
 from trt_runtime.errors import UserError
 from trt_runtime.manifest import StoredTensor
-
-#: Every parameter begins at a multiple of this: the width of a cache line and of the widest load.
-ALIGNMENT = 64
+from trt_runtime.raw_tensors import ALIGNMENT
 
 _BLOCK_BYTES = 8 << 20
 

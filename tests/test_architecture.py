@@ -24,7 +24,11 @@ MAY_IMPORT: dict[str, tuple[set[str], set[str]]] = {
             "export",
             "trt_runtime.contract",
             "trt_runtime.errors",
+            "trt_runtime.interruption",
             "trt_runtime.manifest",
+            "trt_runtime.printable",
+            "trt_runtime.raw_tensors",
+            "trt_runtime.staging",
             "trt_runtime.time_grid",
             "trt_runtime.version",
         },
@@ -32,6 +36,13 @@ MAY_IMPORT: dict[str, tuple[set[str], set[str]]] = {
     ),
     "engines": ({"engines", "trt_runtime"}, {"export", "calibration"}),
     "calibration": ({"calibration", "engines", "trt_runtime"}, set()),
+}
+#: What a room never imports, not even inside a function.
+NEVER = {
+    "trt_runtime": {"torch", "transformers", "onnx", "onnx_ir", "onnxscript", "huggingface_hub"},
+    "export": {"onnxruntime", "transformers"},
+    "engines": {"torch", "transformers"},
+    "calibration": set(),
 }
 #: Third-party packages that a room may import at the top of a file.
 MAY_NEED = {
@@ -48,7 +59,7 @@ def sources(room: str) -> Iterator[Path]:
 
 
 def imports(path: Path) -> Iterator[tuple[str, bool]]:
-    """Every imported module, and whether the import is at the top of the file.
+    """Every imported module, and whether it is imported with the file: outside every function.
 
     Imports that only a type checker sees are left out.
     """
@@ -59,17 +70,22 @@ def imports(path: Path) -> Iterator[tuple[str, bool]]:
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
         for inner in ast.walk(node)
     }
-    top = {id(node) for node in tree.body}
+    inside = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        for inner in ast.walk(node)
+    }
     for node in ast.walk(tree):
         if id(node) in skipped:
             continue
         if isinstance(node, ast.Import):
             for alias in node.names:
-                yield alias.name, id(node) in top
+                yield alias.name, id(node) not in inside
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
             assert node.module
-            yield node.module, id(node) in top
+            yield node.module, id(node) not in inside
 
 
 def within(module: str, allowed: set[str]) -> bool:
@@ -94,6 +110,13 @@ def test_rooms_need_only_their_dependencies(room: str) -> None:
             package = module.split(".")[0]
             if top and package not in own:
                 assert package in MAY_NEED[room], f"{path.relative_to(ROOT)} needs {module}"
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_rooms_never_import_what_they_do_without(room: str) -> None:
+    for path in sources(room):
+        for module, _ in imports(path):
+            assert not within(module, NEVER[room]), f"{path.relative_to(ROOT)} imports {module}"
 
 
 def test_the_check_of_imports_sees_imports() -> None:

@@ -19,6 +19,7 @@ from trt_runtime.version import __version__
 if TYPE_CHECKING:
     from trt_runtime.errors import FolderError, MingError, NumericError, UserError
     from trt_runtime.noise import RecordedNoise
+    from trt_runtime.request import RequestOptions
     from trt_runtime.speech import AudioChunk, FinishReason, Progress, Speech, Timings, Trace
     from trt_runtime.synthesizer import Synthesizer, load
 
@@ -155,8 +156,10 @@ def stream(
     return closing()
 
 
-def _options(arguments: dict[str, Any]) -> dict[str, Any]:
-    """A request's options among a function's arguments."""
-    from trt_runtime.request import Request
+def _options(arguments: dict[str, Any]) -> RequestOptions:
+    """A request's options among a function's arguments, refused before gigabytes are loaded."""
+    from trt_runtime.request import Request, RequestOptions
 
-    return {name: arguments[name] for name in Request.__dataclass_fields__ if name != "text"}
+    options = RequestOptions(**{n: arguments[n] for n in RequestOptions.__annotations__})  # type: ignore[typeddict-item]
+    Request(arguments["text"], **options)
+    return options

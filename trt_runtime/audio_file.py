@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trt_runtime.errors import UserError
+from trt_runtime.interruption import interruptions_wait
 
 #: Formats that soundfile lists but that do not hold this audio: two files, a wrong rate, damage.
 _UNSUITED = {"SD2", "SDS", "WVE"}
@@ -71,9 +72,11 @@ class AudioFileWriter:
         except OSError as error:
             raise _unwritable(self._asked, error) from error
         try:
-            self._encoder = soundfile.SoundFile(
-                self._file, "w", self._sample_rate, 1, self._subtype, format=self._format
-            )
+            # The encoder is C code that writes through this module's Python file.
+            with interruptions_wait():
+                self._encoder = soundfile.SoundFile(
+                    self._file, "w", self._sample_rate, 1, self._subtype, format=self._format
+                )
         except BaseException as error:
             self._discard()
             self._explain(error)
@@ -83,7 +86,8 @@ class AudioFileWriter:
     def write(self, audio: NDArray[np.float32]) -> None:
         """Appends `audio`: (samples,) float32."""
         try:
-            self._encoder.write(audio)
+            with interruptions_wait():
+                self._encoder.write(audio)
         except Exception as error:
             self._explain(error)
             raise
@@ -99,12 +103,13 @@ class AudioFileWriter:
             self._discard()
             return
         try:
-            self._encoder.close()
-            self._file.raise_kept(self._asked)
-            # Some file systems tell only now that the disk is full.
-            os.fsync(self._file.fileno())
-            self._file.close()
-            self._temporary.replace(self._path)
+            with interruptions_wait():
+                self._encoder.close()
+                self._file.raise_kept(self._asked)
+                # Some file systems tell only now that the disk is full.
+                os.fsync(self._file.fileno())
+                self._file.close()
+                self._temporary.replace(self._path)
         except BaseException as failure:
             self._discard()
             self._explain(failure)
@@ -121,15 +126,16 @@ class AudioFileWriter:
 
     def _discard(self) -> None:
         encoder = getattr(self, "_encoder", None)
-        try:
-            if encoder is not None:
-                encoder.close()
-        except Exception:
-            # The file is given up; what matters is the error that led here.
-            pass
-        finally:
-            self._file.close()
-            self._temporary.unlink(missing_ok=True)
+        with interruptions_wait():
+            try:
+                if encoder is not None:
+                    encoder.close()
+            except Exception:
+                # The file is given up; what matters is the error that led here.
+                pass
+            finally:
+                self._file.close()
+                self._temporary.unlink(missing_ok=True)
 
 
 class _ErrorKeepingFile(io.FileIO):

@@ -8,6 +8,7 @@ Batch size is 1 throughout; the leading axis is kept so that batched buckets sta
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
+from itertools import pairwise
 from typing import Any
 
 PROMPT_EMBEDDING = "prompt_embedding"
@@ -16,6 +17,8 @@ FLOW_STEP = "flow_step"
 FLOW_ADVANCE = "flow_advance"
 TAIL = "tail"
 AUDIO_DECODER = "audio_decoder"
+
+_LARGEST_SIZE = 1 << 24
 
 #: Appended to the name of a state input to give the output that replaces it.
 NEXT = "_next"
@@ -87,6 +90,26 @@ class Geometry:
     decoder_head_dim: int
     decoder_cache_lengths: tuple[int, ...]
 
+    def __post_init__(self) -> None:
+        """Raises ValueError for sizes that no model has or that contradict each other."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            for size in value if isinstance(value, tuple) else (value,):
+                if not 1 <= size <= _LARGEST_SIZE:
+                    raise ValueError(f"{field.name} is {size}, not 1 to {_LARGEST_SIZE}")
+        chain = (*self.prefill_chunks, self.cache_length)
+        if len(chain) < 2 or any(
+            small >= large or large % small for small, large in pairwise(chain)
+        ):
+            raise ValueError(
+                f"prefill_chunks {self.prefill_chunks} do not each divide the next and the last "
+                f"the cache of {self.cache_length}"
+            )
+        if not self.decoder_cache_lengths:
+            raise ValueError("decoder_cache_lengths is empty")
+        if self.n_fft % self.hop_length or self.overlap % 2:
+            raise ValueError(f"n_fft {self.n_fft} does not fit hop_length {self.hop_length}")
+
     @property
     def samples_per_patch(self) -> int:
         return self.patch * self.frames_per_latent * self.hop_length
@@ -127,8 +150,6 @@ class Geometry:
 def _size(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} is not an integer")
-    if value < 0:
-        raise ValueError(f"{name} is negative")
     return value
 
 

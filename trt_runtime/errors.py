@@ -5,28 +5,43 @@ Every message says what was wrong, what was expected, what was found and what to
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 
 class MingError(Exception):
     """Anything this project raises on purpose. Command lines print it and exit with status 2."""
 
 
-class UserError(MingError, ValueError):
-    """Bad input: a request, a file, a folder or an option that the caller can change."""
+class ExplainedError(MingError):
+    """An error whose message is made of its fields, `do` among them: nobody is left without.
 
-    def __init__(self, what: str, *, expected: str = "", found: str = "", do: str = "") -> None:
+    `what` and `do` are always there; `expected` and `found` are "" where there is nothing to say.
+    """
+
+    def __init__(self, what: str, *, expected: str = "", found: str = "", do: str) -> None:
+        self.what, self.expected, self.found, self.do = what, expected, found, do
         parts = [what.rstrip(".") + "."]
         if expected:
             parts.append(f"Expected: {expected}.")
         if found:
             parts.append(f"Found: {found}.")
-        if do:
-            parts.append(f"What to do: {do}.")
+        parts.append(f"What to do: {do}.")
         super().__init__("\n  ".join(parts))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Exceptions are pickled by their message alone, which could not make this one again.
+        make = partial(type(self), expected=self.expected, found=self.found, do=self.do)
+        return make, (self.what,)
+
+
+class UserError(ExplainedError, ValueError):
+    """Bad input: a request, a file, a folder or an option that the caller can change."""
 
 
 class FolderError(UserError):
     """A bundle or engine folder that is missing, foreign, damaged or made for another machine."""
 
 
-class NumericError(MingError):
+class NumericError(ExplainedError):
     """A component produced NaN or infinity; the message names the component and the step."""

@@ -7,9 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trt_runtime.backends.interface import Backend
+from trt_runtime.contract import (
+    FLOW_ADVANCE,
+    FLOW_STEP,
+    SPEAKER_PROJECTION,
+    TAIL,
+    TensorSpec,
+    graph_specs,
+)
 from trt_runtime.errors import FolderError
 from trt_runtime.machine import check_machine
-from trt_runtime.manifest import Manifest, check_files, read_manifest
+from trt_runtime.manifest import Manifest, check_files, read_manifest, rebuild_command
 
 #: The embedded default: the bundle that ships with the runtime.
 EMBEDDED = Path(__file__).parent / "data" / "demo"
@@ -26,6 +34,44 @@ BACKENDS: dict[str, Callable[[Path, Manifest, int | None], Backend]] = {
     "": _onnxruntime_cpu,
     "cpu": _onnxruntime_cpu,
 }
+
+
+def check_contract(folder: Path, manifest: Manifest) -> None:
+    """Raises FolderError unless every graph of the loop is there and has the contract's tensors."""
+    specs = graph_specs(manifest.geometry)
+    needed = set(specs) - {SPEAKER_PROJECTION, TAIL}
+    if TAIL in manifest.graphs:
+        needed -= {FLOW_STEP, FLOW_ADVANCE}
+    missing = needed - set(manifest.graphs)
+    if missing:
+        raise FolderError(
+            f"{folder} lacks graphs that speaking needs",
+            expected=", ".join(sorted(needed)),
+            found=f"no {', '.join(sorted(missing))}",
+            do=f"build it again: {rebuild_command(manifest, folder)}",
+        )
+    for name, spec in specs.items():
+        entry = manifest.graphs.get(name)
+        if entry is None:
+            continue
+        found = (entry.inputs, entry.outputs, entry.state)
+        if found != (spec.inputs, spec.outputs, spec.state):
+            raise FolderError(
+                f"Graph {name} of {folder} does not fit the folder's geometry",
+                expected=_tensors(spec.inputs, spec.outputs),
+                found=_tensors(entry.inputs, entry.outputs),
+                do=f"build it again: {rebuild_command(manifest, folder)}",
+            )
+
+
+def _tensors(inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]) -> str:
+    """The first few tensors, which differ in nearly every mistake."""
+
+    def row(specs: tuple[TensorSpec, ...]) -> str:
+        shown = ", ".join(f"{s.name} {s.dtype} {list(s.shape)}" for s in specs[:4])
+        return shown + (", ..." if len(specs) > 4 else "")
+
+    return f"{row(inputs)} to {row(outputs)}"
 
 
 @dataclass(frozen=True)
@@ -55,6 +101,7 @@ def open_folder(
             found=repr(manifest.target),
             do="update ming-trt, or build the folder for another target",
         )
+    check_contract(path, manifest)
     check_machine(manifest, path)
     if verify:
         check_files(path, manifest)

@@ -12,7 +12,6 @@ import math
 import os
 import platform
 import re
-import shlex
 import subprocess
 import sys
 from importlib import metadata
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from trt_runtime.errors import FolderError
-from trt_runtime.manifest import ENGINES, REBUILD, Manifest
+from trt_runtime.manifest import ENGINES, Manifest, rebuild_command
 
 UNKNOWN = "unknown"
 
@@ -83,9 +82,7 @@ def check_machine(manifest: Manifest, folder: Path) -> None:
     if manifest.kind != ENGINES:
         return
     here, built = describe_machine(), manifest.machine
-    rebuild = "build it again here: " + REBUILD.format(
-        target=manifest.target, folder=shlex.quote(str(folder))
-    )
+    rebuild = f"build it again here: {rebuild_command(manifest, folder)}"
     if built.get("architecture") != here["architecture"]:
         raise FolderError(
             f"{folder} was built for another processor architecture",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shlex
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -17,13 +18,16 @@ from typing import Any
 
 from trt_runtime.contract import Geometry, TensorSpec
 from trt_runtime.errors import FolderError
+from trt_runtime.printable import printable
 
 MANIFEST = "manifest.json"
 FORMAT_VERSION = 1
 BUNDLE = "ming-trt-bundle"
 ENGINES = "ming-trt-engines"
-REBUILD = "build-engines SOURCE --target {target} --out {folder}"
+#: The tokenizer's file, in either kind of folder.
+TOKENIZER = "tokenizer.json"
 
+_EXPORT_OPTIONS = ("cache_length", "max_steps", "prefill_chunks")
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _LARGEST_MANIFEST = 64 << 20
 
@@ -122,7 +126,7 @@ def read_manifest(folder: Path) -> Manifest:
             f"No such folder: {folder}",
             expected="a bundle (python -m export) or an engine folder (build-engines)",
             do="check the path, or build one: build-engines CHECKPOINT --target cpu --out "
-            + str(folder),
+            + _quoted(str(folder)),
         )
     if not path.is_file():
         raise FolderError(
@@ -131,7 +135,8 @@ def read_manifest(folder: Path) -> Manifest:
             found="a checkpoint"
             if (folder / "config.json").is_file()
             else "another kind of folder",
-            do=f"build engines from it first: build-engines {folder} --target cpu --out ENGINES",
+            do="build engines from it first: "
+            f"build-engines {_quoted(str(folder))} --target cpu --out ENGINES",
         )
     try:
         if path.stat().st_size > _LARGEST_MANIFEST:
@@ -159,17 +164,12 @@ def _parse(path: Path, data: dict[str, Any]) -> Manifest:
             do="point to a folder made by python -m export or build-engines",
         )
     if version != FORMAT_VERSION:
-        target = data.get("target") or "cpu"
+        redo = _rebuild(kind, data.get("target"), data.get("build"), path.parent)
         raise FolderError(
             f"{path} has another format version",
             expected=f"format version {FORMAT_VERSION}",
             found=f"format version {version!r}",
-            do="build the folder again with this version: "
-            + (
-                f"python -m export CHECKPOINT {path.parent}"
-                if kind == BUNDLE
-                else REBUILD.format(target=target, folder=path.parent)
-            ),
+            do=f"build the folder again with this version: {redo}",
         )
     try:
         manifest = Manifest(
@@ -193,10 +193,49 @@ def _parse(path: Path, data: dict[str, Any]) -> Manifest:
         raise FolderError(
             f"{path} is damaged",
             expected=f"every field of format version {FORMAT_VERSION}",
-            found=f"{type(error).__name__}: {error}",
-            do="build the folder again",
+            found=f"{type(error).__name__}: {printable(str(error))}",
+            do="build the folder again: "
+            + _rebuild(kind, data.get("target"), data.get("build"), path.parent),
         ) from error
     return manifest
+
+
+def rebuild_command(manifest: Manifest, folder: Path) -> str:
+    """The command that makes `folder` again, quoted for a shell.
+
+    A bundle does not say which checkpoint it came from, so that it is the same wherever it is made;
+    an engine folder names its source and what was chosen, as far as its manifest has them.
+    """
+    return _rebuild(manifest.kind, manifest.target, manifest.build, folder)
+
+
+def export_command(folder: Path) -> str:
+    """The command that makes the bundle `folder`, quoted for a shell."""
+    return f"python -m export CHECKPOINT {_quoted(str(folder))}"
+
+
+def _quoted(word: str) -> str:
+    return shlex.quote(printable(word))
+
+
+def _rebuild(kind: str, target: Any, build: Any, folder: Path) -> str:
+    """The same from fields that may be anything: the manifest may be damaged, or a stranger's."""
+    if kind == BUNDLE:
+        return export_command(folder)
+    noted = build if isinstance(build, Mapping) else {}
+    source, options = noted.get("source"), noted.get("export_options")
+    # A leading dash would be read as an option.
+    words = [
+        "build-engines",
+        source if isinstance(source, str) and source and source[0] != "-" else "SOURCE",
+        "--target",
+        target if isinstance(target, str) and target else "cpu",
+    ]
+    for name, value in options.items() if isinstance(options, Mapping) else ():
+        if name in _EXPORT_OPTIONS:
+            numbers = value if isinstance(value, list | tuple) else [value]
+            words += ["--" + name.replace("_", "-"), ",".join(map(str, numbers))]
+    return " ".join(map(_quoted, [*words, "--out", str(folder)]))
 
 
 def _check_references(manifest: Manifest) -> None:
@@ -249,9 +288,14 @@ def _shape(value: Any) -> tuple[int, ...]:
     return tuple(_whole(size) for size in value)
 
 
+def is_plain_name(name: str) -> bool:
+    """Whether a file of this name lies in the folder itself, on every system and in every shell."""
+    return _PLAIN_NAME.fullmatch(name) is not None
+
+
 def _plain_name(value: Any) -> str:
     """A file name that cannot leave the folder."""
-    if not isinstance(value, str) or not _PLAIN_NAME.fullmatch(value) or value == MANIFEST:
+    if not isinstance(value, str) or not is_plain_name(value) or value == MANIFEST:
         raise ValueError(f"{value!r} is not a plain file name")
     return value
 
@@ -267,11 +311,7 @@ def check_files(folder: Path, manifest: Manifest) -> None:
 
     Files are hashed by several threads: the hashes are computed outside the interpreter lock.
     """
-    redo = (
-        f"python -m export CHECKPOINT {folder}"
-        if manifest.kind == BUNDLE
-        else REBUILD.format(target=manifest.target, folder=folder)
-    )
+    redo = rebuild_command(manifest, folder)
 
     def check(item: tuple[str, tuple[int, str]]) -> None:
         name, (size, digest) = item

@@ -6,7 +6,7 @@ import math
 import numbers
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypedDict
 
 import numpy as np
 
@@ -26,6 +26,28 @@ _LATER: dict[str, tuple[Any, ...]] = {
     "normalize": (False,),
     "retries": (0,),
 }
+
+
+class RequestOptions(TypedDict, total=False):
+    """The options of a :class:`Request` as keywords, for those who check types."""
+
+    prompt: str | None
+    instruction: Any
+    voice: Any
+    reference: Any
+    reference_text: str | None
+    speaker_embedding: Any
+    guidance: float
+    sigma: float
+    temperature: float
+    min_steps: int
+    max_steps: int
+    seed: int
+    normalize: bool
+    retries: int
+    noise: RecordedNoise | None
+    trace: bool
+    on_progress: Callable[..., Any] | None
 
 
 @dataclass(frozen=True)
@@ -87,6 +109,13 @@ class Request:
             self._set(name, _flag(name, getattr(self, name)))
         if self.noise is not None and not isinstance(self.noise, RecordedNoise):
             _refuse("noise", "None or a RecordedNoise", self.noise)
+        if self.noise is not None and self.noise.posterior is not None:
+            raise UserError(
+                "noise.posterior is not in this version of ming-trt yet",
+                expected="None: there is no reference wave to draw a posterior for",
+                found=f"an array of shape {self.noise.posterior.shape}",
+                do="leave posterior out",
+            )
         if self.on_progress is not None and not callable(self.on_progress):
             _refuse("on_progress", "None or a function", self.on_progress)
         for name, unused in _LATER.items():

@@ -23,7 +23,7 @@ class FinishReason(StrEnum):
     CANCELLED = "cancelled"
     """The caller asked for it."""
     RUNAWAY = "runaway"
-    """The model went astray, and the caller had asked to stop there."""
+    """The model went astray, and the caller had asked to stop there: never in this version."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,8 @@ class Speech:
     """Speech as a whole.
 
     audio: (samples,) float32, in [-1, 1] but for peaks; `sample_rate` in Hz. `steps` patches were
-    made with `seed`. `warnings` repeats everything that went otherwise than asked.
+    made with `seed`. `warnings` repeats everything that went otherwise than asked: empty in this
+    version, which has nothing that a caller could allow to go otherwise.
     """
 
     audio: NDArray[np.float32]
@@ -98,7 +99,8 @@ class AudioChunk:
 
     audio: (samples,) float32. `start` is the index of its first sample in the whole speech, `index`
     counts chunks from 0, `steps` the patches made so far. The last chunk is `final` and says why
-    speech ended in `finish_reason`, which is None before.
+    speech ended in `finish_reason`, which is None before; its `warnings` are those of
+    :class:`Speech`.
     """
 
     audio: NDArray[np.float32]
@@ -109,6 +111,7 @@ class AudioChunk:
     steps: int
     seed: int
     finish_reason: FinishReason | None = None
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 import numpy as np
 
@@ -16,15 +15,16 @@ from trt_runtime.audio_decoder import AudioDecoder
 from trt_runtime.contract import Geometry
 from trt_runtime.errors import FolderError, NumericError, UserError
 from trt_runtime.folder import OpenFolder, open_folder
+from trt_runtime.manifest import TOKENIZER
 from trt_runtime.noise import noise_source
+from trt_runtime.printable import printable
 from trt_runtime.prompt import GRAMMARS, build_prompt, check_tokenizer
-from trt_runtime.request import Request
+from trt_runtime.request import Request, RequestOptions
 from trt_runtime.speech import AudioChunk, FinishReason, Progress, Speech, Timings, Trace
 from trt_runtime.tail import make_tail
 from trt_runtime.talker import Talker, embed_prompt
 from trt_runtime.text_tokenizer import TextTokenizer
 
-TOKENIZER = "tokenizer.json"
 STOP_THRESHOLD = 0.5
 
 
@@ -43,35 +43,34 @@ class Synthesizer:
     """A loaded folder. Thread-safe: each request owns its state and shares only the weights."""
 
     def __init__(self, opened: OpenFolder) -> None:
-        self._opened = opened
-        self._backend = opened.backend
-        self._closed = threading.Event()
+        self._opened: OpenFolder | None = opened
+        self.folder = opened.path
+        self.geometry = opened.manifest.geometry
         grammar = GRAMMARS.get(opened.manifest.family)
         if grammar is None:
             raise FolderError(
                 f"{opened.path} is of a family that this version cannot speak",
                 expected=", ".join(GRAMMARS),
-                found=opened.manifest.family,
+                found=printable(opened.manifest.family),
                 do="update ming-trt",
             )
         self._grammar = grammar
         self._tokenizer = TextTokenizer.load(opened.path / TOKENIZER)
         check_tokenizer(self._tokenizer, grammar)
-
-    @property
-    def folder(self) -> Path:
-        return self._opened.path
-
-    @property
-    def geometry(self) -> Geometry:
-        return self._opened.manifest.geometry
+        if self._tokenizer.vocab_size > self.geometry.vocab_size:
+            raise FolderError(
+                f"The tokenizer of {opened.path} has more tokens than the talker has embeddings",
+                expected=f"at most {self.geometry.vocab_size}",
+                found=str(self._tokenizer.vocab_size),
+                do="export again from a folder whose tokenizer belongs to its weights",
+            )
 
     @property
     def sample_rate(self) -> int:
         """Samples a second of everything this speaks."""
         return self.geometry.sample_rate
 
-    def synthesize(self, text: str, **options: Any) -> Speech:
+    def synthesize(self, text: str, **options: Unpack[RequestOptions]) -> Speech:
         """Speaks `text` and returns the whole of it; options as in :func:`trt_runtime.synthesize`.
 
         Raises UserError before anything starts where a request cannot be met, and NumericError
@@ -90,29 +89,38 @@ class Synthesizer:
             trace=run.trace() if run.request.trace else None,
         )
 
-    def stream(self, text: str, *, chunk_patches: int = 1, **options: Any) -> Iterator[AudioChunk]:
+    def stream(
+        self, text: str, *, chunk_patches: int = 1, **options: Unpack[RequestOptions]
+    ) -> Iterator[AudioChunk]:
         """Speaks `text` in chunks as they are made, `chunk_patches` patches each.
 
         The request is checked when this is called, not when the first chunk is asked for. The
         iterator may be left at any point: closing or dropping it frees the request's state.
         """
         if isinstance(chunk_patches, bool) or not isinstance(chunk_patches, int | np.integer):
-            raise UserError("chunk_patches is not a number", expected="a whole number from 1")
+            raise UserError(
+                "chunk_patches is not a number",
+                expected="a whole number from 1",
+                found=repr(chunk_patches),
+                do="give the number of patches a chunk",
+            )
         if chunk_patches < 1:
             raise UserError(
-                "chunk_patches is too small", expected="1 or more", found=str(chunk_patches)
+                "chunk_patches is too small",
+                expected="1 or more",
+                found=str(chunk_patches),
+                do="give 1 for the earliest audio",
             )
         return self._start(text, options).chunks(chunk_patches=int(chunk_patches))
 
     def warmup(self) -> None:
         """Runs one short request, so that the first real one does not pay for first touches."""
-        self.synthesize("Warm up.", max_steps=2, min_steps=2)
+        steps = min(2, self.geometry.max_steps)
+        self.synthesize("Warm up.", max_steps=steps, min_steps=steps)
 
     def close(self) -> None:
-        """Frees the engines. Requests that still run keep theirs; closing twice is fine."""
-        if not self._closed.is_set():
-            self._closed.set()
-            self._backend.close()
+        """Lets go of the engines: requests that still run keep them to their end."""
+        self._opened = None
 
     def __enter__(self) -> Synthesizer:
         return self
@@ -120,14 +128,17 @@ class Synthesizer:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _start(self, text: str, options: dict[str, Any]) -> _Run:
-        if self._closed.is_set():
+    def _start(self, text: str, options: RequestOptions) -> _Run:
+        opened = self._opened
+        if opened is None:
             raise UserError("This synthesizer is closed", do="load the folder again")
         unknown = set(options) - set(Request.__dataclass_fields__)
         if unknown:
             raise UserError(
                 f"No such option: {', '.join(sorted(unknown))}",
                 expected=", ".join(name for name in Request.__dataclass_fields__ if name != "text"),
+                found=", ".join(sorted(unknown)),
+                do="check the spelling",
             )
         request = Request(text, **options)
         prompt = build_prompt(
@@ -156,7 +167,7 @@ class Synthesizer:
                 found=str(request.max_steps),
                 do="ask for fewer, or export with a larger --max-steps",
             )
-        return _Run(self._opened, request, prompt.ids)
+        return _Run(opened, request, prompt.ids)
 
 
 @dataclass
@@ -166,16 +177,16 @@ class _Run:
     opened: OpenFolder
     request: Request
     prompt_ids: np.ndarray
-    steps: int = 0
-    finish_reason: FinishReason | None = None
-    _seconds: dict[str, float] = field(default_factory=dict)
-    _first_audio: float = 0.0
-    _started: float = field(default_factory=time.perf_counter)
-    _finished: float = 0.0
-    _samples: int = 0
-    _latents: list[np.ndarray] = field(default_factory=list)
-    _stops: list[float] = field(default_factory=list)
-    _hidden: list[np.ndarray] = field(default_factory=list)
+    steps: int = field(default=0, init=False)
+    finish_reason: FinishReason | None = field(default=None, init=False)
+    _seconds: dict[str, float] = field(default_factory=dict, init=False)
+    _first_audio: float = field(default=0.0, init=False)
+    _started: float = field(default_factory=time.perf_counter, init=False)
+    _finished: float = field(default=0.0, init=False)
+    _samples: int = field(default=0, init=False)
+    _latents: list[np.ndarray] = field(default_factory=list, init=False)
+    _stops: list[float] = field(default_factory=list, init=False)
+    _hidden: list[np.ndarray] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         g = self.geometry
@@ -229,6 +240,8 @@ class _Run:
             patch = tail.patch.read()[0]
             self._check_finite("flow", patch)
             stop = float(tail.stop_probability.read()[0])
+            self._check_finite("flow_advance", tail.stop_probability.read())
+            self._check_finite("flow_advance", talker.embedding.read())
             self._record(patch, stop, talker.hidden.read())
             self.steps += 1
             self.finish_reason = self._why_finished(stop)
@@ -275,10 +288,12 @@ class _Run:
     def _check_finite(self, component: str, values: np.ndarray) -> None:
         if not np.isfinite(values).all():
             raise NumericError(
-                f"{component} produced NaN or infinity at step {self.steps + 1}.\n"
-                "  Expected: finite numbers.\n"
-                "  What to do: check the checkpoint (python -m export --check) and the precision "
-                "of the engines; nothing was spoken from this step on."
+                f"{component} produced NaN or infinity at step {self.steps + 1}",
+                expected="finite numbers",
+                found=f"{int((~np.isfinite(values)).sum())} of {values.size} that are not; "
+                "nothing was spoken from this step on",
+                do="check the checkpoint (python -m export --check) and the precision of the "
+                "engines",
             )
 
     def _record(self, patch: np.ndarray, stop: float, hidden: np.ndarray) -> None:

@@ -43,6 +43,17 @@ def make_tail(
     return kind(backend, geometry, hidden, embedding, guidance=guidance, noise_scale=noise_scale)
 
 
+def check_draws(diffusion_noise: np.ndarray, steps: int) -> None:
+    """Raises UserError unless there is one draw between each two of `steps` solver steps."""
+    if len(diffusion_noise) != steps - 1:
+        raise UserError(
+            "The diffusion noise has another number of solver steps",
+            expected=f"{steps - 1} draws a patch",
+            found=str(len(diffusion_noise)),
+            do="record noise with the checkpoint's number of solver steps",
+        )
+
+
 class UnrolledTail:
     """One call does the whole tail, with the solver steps that the graph was exported with."""
 
@@ -56,6 +67,7 @@ class UnrolledTail:
         guidance: float,
         noise_scale: float,
     ) -> None:
+        self._steps = geometry.solver_steps
         self._bound = backend.bind(TAIL, {"hidden": hidden, "embedding": embedding})
         buffers = self._bound.buffers
         buffers["guidance"].write(guidance)
@@ -65,6 +77,7 @@ class UnrolledTail:
         self.history = buffers["history"]
 
     def run(self, initial_noise: np.ndarray, diffusion_noise: np.ndarray) -> None:
+        check_draws(diffusion_noise, self._steps)
         self._bound.buffers["initial_noise"].write(initial_noise[None])
         self._bound.buffers["diffusion_noise"].write(diffusion_noise[None])
         self._bound.run()
@@ -119,13 +132,7 @@ class LoopedTail:
         """
         buffers = self._step.buffers
         steps = len(self._grid) - 1
-        if len(diffusion_noise) != steps - 1:
-            raise UserError(
-                "The diffusion noise has another number of solver steps",
-                expected=f"{steps - 1} draws a patch",
-                found=str(len(diffusion_noise)),
-                do="record noise with the checkpoint's number of solver steps",
-            )
+        check_draws(diffusion_noise, steps)
         self.patch.write(initial_noise[None])
         for index in range(steps):
             last = index == steps - 1

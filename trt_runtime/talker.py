@@ -7,9 +7,9 @@ import numpy as np
 from trt_runtime.backends.interface import Backend, BoundGraph, Buffer
 from trt_runtime.contract import PROMPT_EMBEDDING, Geometry, talker_graph_name, talker_spec
 
-#: What a prefill call costs beside its rows, in rows: reading and arranging the weights. Measured
-#: with ONNX Runtime on two cores: 16 rows 54 ms, 64 rows 118 ms for half a gigabyte of weights.
-CALL_COST = 24
+#: What a prefill call costs beside its rows, in rows: reading and arranging the weights. Measured:
+#: 29 rows for the 0.5B talker with ONNX Runtime on two cores (benchmarks/shared_weights.py).
+CALL_COST = 28
 
 
 def plan_prefill(tokens: int, chunks: tuple[int, ...]) -> list[int]:

@@ -24,7 +24,12 @@ def time_grid(steps: int) -> np.ndarray:
     in float32 and in this order, as the reference does.
     """
     if steps < 1:
-        raise UserError("A flow solve needs steps", expected="1 or more", found=str(steps))
+        raise UserError(
+            "A flow solve needs steps",
+            expected="1 or more",
+            found=str(steps),
+            do="export again from a checkpoint whose flow has solver steps",
+        )
     if steps in _TABLES:
         times = np.array(_TABLES[steps], np.float32) * np.float32(1 / 32)
     else:

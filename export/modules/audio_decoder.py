@@ -45,7 +45,13 @@ class AudioDecoder(CausalTransformer):
         window_overlap: Tensor,
         *caches: Tensor,
     ) -> tuple[Tensor, ...]:
-        """Inputs and outputs in the order of `contract.audio_decoder_spec`."""
+        """One call, as `contract.audio_decoder_spec` describes it.
+
+        latents: (1, patch, latent_dim); latents_before, valid: (1,) int64; is_last: (1,) bool;
+        previous_latent: (1, 1, hidden); audio_overlap, window_overlap: (1, overlap); caches: key
+        and value of each layer, (1, kv_heads, cache length, head_dim).
+        Returns audio (1, decoder_frames * hop_length + overlap), then the state in its order.
+        """
         g = self.geometry
         held, per_latent = g.lookahead_frames, g.frames_per_latent
         embedded = latents @ self.latent_weight + self.latent_bias

@@ -16,10 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from export.modules.layers import constant, parameter, rms_norm, silu
-from export.sizes import FlowTransformerSizes
+from export.sizes import TIME_FEATURES, FlowTransformerSizes
 
 RMS_EPS = 1e-6
-TIME_FEATURES = 256
 # exp of a float32 exponent, as in the reference; by the C library in float64 and then rounded, so
 # that the constant does not depend on the processor that exports.
 _TIME_FREQUENCIES = np.array(
@@ -85,6 +84,7 @@ class FlowTransformer(nn.Module):
         self.final_bias = parameter(output)
 
     def embed(self, latents: Tensor) -> Tensor:
+        """latents: (rows, L, latent_dim) to tokens (rows, L, hidden)."""
         return latents @ self.latent_weight + self.latent_bias
 
     def transform(self, tokens: Tensor, keep: slice) -> Tensor:

@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-import types
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,10 +13,18 @@ import pytest
 
 import engines.build
 import engines.onnxruntime_cpu
+import export
 from engines import build_engines
+from export import ExportOptions
 from trt_runtime.errors import FolderError, UserError
 from trt_runtime.machine import check_machine, describe_machine
-from trt_runtime.manifest import ENGINES, MANIFEST, check_files, read_manifest
+from trt_runtime.manifest import (
+    ENGINES,
+    MANIFEST,
+    check_files,
+    read_manifest,
+    rebuild_command,
+)
 
 ROOT = Path(engines.__file__).parents[1]
 
@@ -152,37 +159,73 @@ def test_names_that_would_collide_are_refused(bundle: Path, tmp_path: Path):
         build_engines(bundle, tmp_path / "engines")
 
 
-def test_a_checkpoint_is_exported_first(
-    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    checkpoint = tmp_path / "checkpoint"
-    checkpoint.mkdir()
-    (checkpoint / "config.json").write_text("{}")
-    calls = []
+@pytest.fixture
+def exports(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, ExportOptions]]:
+    """What is exported, and how; the bundle of every checkpoint is `bundle`."""
+    calls: list[tuple[Path, ExportOptions]] = []
 
     def export_checkpoint(
-        source: Path, target: Path, *, options: types.SimpleNamespace, progress: object
+        source: Path, target: Path, *, options: ExportOptions, progress: object
     ) -> None:
-        calls.append((source, vars(options)))
+        calls.append((source, options))
         shutil.copytree(bundle, target)
 
-    fake = types.ModuleType("export")
-    fake.__spec__ = types.SimpleNamespace(  # type: ignore[assignment]
-        submodule_search_locations=None, origin=None
-    )
-    fake.export_checkpoint = export_checkpoint  # type: ignore[attr-defined]
-    fake.ExportOptions = types.SimpleNamespace  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "export", fake)
+    monkeypatch.setattr(export, "export_checkpoint", export_checkpoint, raising=False)
+    return calls
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    folder = tmp_path / "my checkpoint"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    return folder
+
+
+def test_a_checkpoint_is_exported_first(
+    checkpoint: Path, tmp_path: Path, exports: list[tuple[Path, ExportOptions]]
+):
     out = tmp_path / "engines"
     build_engines(checkpoint, out, export_options={"prefill_chunks": (4,)})
-    assert calls == [(checkpoint, {"prefill_chunks": (4,)})]
+    assert exports == [(checkpoint, ExportOptions(prefill_chunks=(4,)))]
     assert leftovers(out) == []
     lines: list[str] = []
     build_engines(checkpoint, out, export_options={"prefill_chunks": (4,)}, progress=lines.append)
-    assert len(calls) == 1
+    assert len(exports) == 1
     assert "up to date" in lines[0]
     build_engines(checkpoint, out, export_options={"prefill_chunks": (2,)}, progress=lines.append)
-    assert len(calls) == 2
+    assert len(exports) == 2
     (checkpoint / "config.json").write_text("{ }")
     build_engines(checkpoint, out, export_options={"prefill_chunks": (2,)})
-    assert len(calls) == 3
+    assert len(exports) == 3
+
+
+def test_engines_say_how_to_make_them_again(
+    bundle: Path,
+    checkpoint: Path,
+    tmp_path: Path,
+    exports: list[tuple[Path, ExportOptions]],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.chdir(tmp_path)
+    chosen = {"prefill_chunks": (16, 64), "max_steps": 90}
+    of_checkpoint = build_engines("my checkpoint", "a", export_options=chosen)
+    assert rebuild_command(read_manifest(of_checkpoint), Path("a")) == (
+        "build-engines 'my checkpoint' --target cpu --max-steps 90 --prefill-chunks 16,64 --out a"
+    )
+    of_bundle = build_engines("bundle", "b")
+    assert rebuild_command(read_manifest(of_bundle), Path("b")) == (
+        "build-engines bundle --target cpu --out b"
+    )
+    (of_bundle / "talker.weights").write_bytes(b"x")
+    with pytest.raises(FolderError, match="build-engines bundle --target cpu --out"):
+        check_files(of_bundle, read_manifest(of_bundle))
+
+
+@pytest.mark.parametrize("package", ["torch", "onnxscript", "ml_dtypes"])
+def test_a_checkpoint_without_the_exporters_packages(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str
+):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(UserError, match=rf"no {package}(?s:.*)pip install 'ming-trt\[export\]'"):
+        build_engines(checkpoint, tmp_path / "engines")

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,8 @@ import pytest
 import engines.cache
 import engines.onnxruntime_cpu
 from engines import build_engines
-from engines.cache import link_or_copy
+from engines.cache import CONTRACT, BuildSettings, checkpoint_key, link_or_copy
+from tests.test_architecture import MAY_IMPORT
 from trt_runtime.manifest import MANIFEST, check_files, read_manifest
 
 
@@ -131,3 +134,45 @@ def test_files_are_copied_where_links_are_not_to_be_had(
     (tmp_path / "a").write_text("x")
     link_or_copy(tmp_path / "a", tmp_path / "b")
     assert (tmp_path / "b").read_text() == "x"
+
+
+def test_every_module_that_the_exporter_may_import_is_part_of_the_key() -> None:
+    assert set(CONTRACT) == MAY_IMPORT["export"][0] - {"export"}
+
+
+@pytest.mark.parametrize("module", CONTRACT)
+def test_a_change_of_the_contract_exports_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str
+) -> None:
+    settings = BuildSettings("cpu", "float32", "x86_64", (), "1.32.0")
+    (tmp_path / "config.json").write_text("{}")
+
+    def key() -> str:
+        return checkpoint_key(tmp_path, tmp_path / "engines", {}, settings)
+
+    before = key()
+    assert key() == before
+    real = engines.cache.sha256_of
+    changed = Path(*module.split(".")).with_suffix(".py")
+    monkeypatch.setattr(
+        engines.cache,
+        "sha256_of",
+        lambda path: "other" if path.match(str(changed)) else real(path),
+    )
+    assert key() != before
+
+
+def test_a_graphs_facts_are_its_contract_and_its_bytes(bundle: Path) -> None:
+    manifest = read_manifest(bundle)
+    graph = manifest.graphs["talker_1"]
+    facts = engines.cache._graph_facts(graph, manifest)
+    assert json.loads(json.dumps(facts)) == facts
+    for change in (
+        {"file": "talker_4.onnx"},
+        {"component": "flow"},
+        {"inputs": graph.inputs[1:]},
+        {"outputs": graph.outputs[1:]},
+        {"state": ()},
+        {"in_place": ()},
+    ):
+        assert engines.cache._graph_facts(replace(graph, **change), manifest) != facts

@@ -9,7 +9,7 @@ import pytest
 
 import engines
 from engines.cli import main
-from trt_runtime.manifest import read_manifest
+from trt_runtime.manifest import MANIFEST, read_manifest
 
 ROOT = Path(engines.__file__).parents[1]
 
@@ -53,6 +53,8 @@ def test_list_targets(capsys: pytest.CaptureFixture[str]):
         (["nowhere", "--out", "x", "--target", "tpu"], "Expected: cpu"),
         (["nowhere"], "source and an output folder"),
         ([], "source and an output folder"),
+        (["no/where", "--out", "x"], "add --download"),
+        (["no/where", "--out", "x", "--revision", "v1"], "without --download"),
     ],
 )
 def test_mistakes_are_exit_status_2(
@@ -88,3 +90,31 @@ def test_export_options_reach_the_builder(monkeypatch: pytest.MonkeyPatch):
         "max_steps": 90,
         "prefill_chunks": (16, 64),
     }
+
+
+def test_a_hub_id_is_fetched_when_that_is_asked_for(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    asked: list[tuple[str, str]] = []
+
+    def download(repo_id: str, *, revision: str, allow_patterns: list[str]) -> str:
+        asked.append((repo_id, revision))
+        return str(bundle)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    out = tmp_path / "engines"
+    chosen = ["--download", "--revision", "v1", "--quiet"]
+    assert main(["owner/model", "--out", str(out), *chosen]) == 0
+    assert asked == [("owner/model", "v1")]
+    assert read_manifest(out).build["source"] == str(bundle)
+
+
+def test_what_a_bundle_calls_its_graphs_reaches_no_terminal_as_it_is(
+    bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    text = (bundle / MANIFEST).read_text()
+    (bundle / MANIFEST).write_text(text.replace('"flow_step": {', '"flow\\u001b[2J": {'))
+    assert main([str(bundle), "--out", str(tmp_path / "engines")]) == 0
+    printed = capsys.readouterr().out
+    assert "\x1b" not in printed
+    assert r"flow\x1b[2J: " in printed

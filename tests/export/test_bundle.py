@@ -3,30 +3,44 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
 import hashlib
 import json
 import math
+import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 
 import export.bundle
 from export import ExportOptions, export_checkpoint
+from export.geometry import geometry_of
+from export.graphs import GraphSource, graph_sources
+from export.sizes import read_sizes
 from export.synthetic import write_random_checkpoint
 from export.tracing import SOURCE_KEY
 from tests.conftest import Folders
 from trt_runtime.backends.onnxruntime_cpu import CpuBackend
-from trt_runtime.contract import FLOW_ADVANCE, FLOW_STEP, TAIL, TensorSpec, graph_specs
+from trt_runtime.contract import (
+    AUDIO_DECODER,
+    FLOW_ADVANCE,
+    FLOW_STEP,
+    SPEAKER_PROJECTION,
+    TAIL,
+    Geometry,
+    TensorSpec,
+    graph_specs,
+)
 from trt_runtime.errors import MingError, UserError
 from trt_runtime.folder import OpenFolder, open_folder
-from trt_runtime.manifest import read_manifest
+from trt_runtime.manifest import BUNDLE, read_manifest
 from trt_runtime.synthesizer import Synthesizer
 from trt_runtime.tail import LoopedTail, UnrolledTail
 
@@ -149,14 +163,96 @@ def test_a_folder_with_the_unrolled_tail_alone_speaks(dense: Folders) -> None:
     np.testing.assert_allclose(unrolled.audio, looped.audio, rtol=0, atol=1e-4)
 
 
+def _only(name: str) -> Callable[[Geometry], list[GraphSource]]:
+    return lambda geometry: [s for s in graph_sources(geometry) if s.spec.name == name]
+
+
+def _other_operator(model: onnx.ModelProto) -> None:
+    next(node for node in model.graph.node if node.op_type == "Sin").op_type = "Cos"
+
+
+def _other_weights(model: onnx.ModelProto) -> None:
+    stored = {tensor.name: tensor for tensor in model.graph.initializer}
+    one, two = (stored[f"talker.layers.{layer}.mlp_norm"] for layer in (0, 1))
+    kept = type(one).FromString(one.SerializeToString())
+    del one.external_data[:]
+    one.external_data.extend(two.external_data)
+    del two.external_data[:]
+    two.external_data.extend(kept.external_data)
+
+
+def _instead_of_input(name: str, value: np.ndarray) -> Callable[[onnx.ModelProto], None]:
+    """A graph that is right at this value of an input only."""
+
+    def change(model: onnx.ModelProto) -> None:
+        model.graph.initializer.append(onnx.numpy_helper.from_array(value, "constant"))
+        for node in model.graph.node:
+            for index, used in enumerate(node.input):
+                if used == name:
+                    node.input[index] = "constant"
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("talker_1", _other_operator),
+        ("talker_1", _other_weights),
+        ("talker_1", _instead_of_input("position", np.array([16]))),
+        (AUDIO_DECODER, _instead_of_input("is_last", np.array([False]))),
+        (AUDIO_DECODER, _instead_of_input("latents_before", np.array([4]))),
+        (AUDIO_DECODER, _instead_of_input("valid", np.array([4]))),
+    ],
+)
 def test_a_wrong_graph_is_refused(
-    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    checkpoint: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    change: Callable[[onnx.ModelProto], None],
 ) -> None:
-    """A module whose ONNX form computes something else does not become a bundle."""
-    monkeypatch.setattr("export.verification.TOLERANCE", -1.0)
-    with pytest.raises(MingError, match="differs from its torch module"):
+    """A graph that computes something else than its module does not become a bundle."""
+    save = export.bundle.ir.save
+
+    def save_changed(model: ir.Model, path: Path) -> None:
+        save(model, path)
+        written = onnx.load(path, load_external_data=False)
+        change(written)
+        path.write_bytes(written.SerializeToString())
+
+    monkeypatch.setattr(export.bundle, "graph_sources", _only(name))
+    monkeypatch.setattr(export.bundle.ir, "save", save_changed)
+    with pytest.raises(MingError, match=f"{name} differs from its torch module"):
         export_checkpoint(checkpoint, tmp_path / "bundle", options=SMALL)
-    assert not list(tmp_path.glob("*bundle*"))
+    assert [p.name for p in tmp_path.iterdir()] == ["checkpoint"]
+
+
+def test_values_that_memory_does_not_allow_to_compare_are_named(
+    checkpoint: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(export.bundle, "graph_sources", _only(FLOW_STEP))
+    lines: list[str] = []
+
+    def manifest_of_export(name: str, **choice: bool) -> bytes:
+        place = tmp_path / name
+        export_checkpoint(checkpoint, place, options=SMALL, progress=lines.append, **choice)
+        return (place / "manifest.json").read_bytes()
+
+    compared = manifest_of_export("a")
+    assert "relative error" in lines[-1]
+    unasked = manifest_of_export("b", check_values=False)
+    assert lines[-1].endswith("values NOT compared: not asked for (--no-values)")
+    assert "NOT compared" not in caplog.text
+    monkeypatch.setattr("export.verification.free_memory", lambda: 1000)
+    impossible = manifest_of_export("c")
+    assert re.search(r"flow_step: .*values NOT compared: needs \d+\.\d GB, 0\.0 GB free", lines[-1])
+    assert "graph flow_step: values NOT compared" in caplog.text
+    # A bundle is the same wherever it is made.
+    assert compared == unasked == impossible
 
 
 def test_an_interrupted_export_leaves_the_old_bundle(
@@ -164,37 +260,45 @@ def test_an_interrupted_export_leaves_the_old_bundle(
 ) -> None:
     place = tmp_path / "bundle"
     place.mkdir()
-    (place / "manifest.json").write_text("old")
+    old = json.dumps({"format": BUNDLE, "format_version": 0, "files": {}})
+    (place / "manifest.json").write_text(old)
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(export.bundle, "trace", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        export_checkpoint(checkpoint, place, options=SMALL)
-    assert (place / "manifest.json").read_text() == "old"
+    with monkeypatch.context() as patched:
+        patched.setattr(export.bundle, "trace", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            export_checkpoint(checkpoint, place, options=SMALL)
+    assert (place / "manifest.json").read_text() == old
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["bundle", "checkpoint"]
+    monkeypatch.setattr(export.bundle, "graph_sources", _only(SPEAKER_PROJECTION))
+    export_checkpoint(checkpoint, place, options=SMALL)
+    assert read_manifest(place).kind == BUNDLE
     assert sorted(p.name for p in tmp_path.iterdir()) == ["bundle", "checkpoint"]
 
 
-def test_a_full_disk_leaves_nothing(
-    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("manifest", ["old", '{"name": "a web extension"}'])
+def test_a_folder_of_something_else_is_not_replaced(
+    checkpoint: Path, tmp_path: Path, manifest: str
 ) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("export.bundle.ir.save", full)
-    with pytest.raises(UserError, match="No space left"):
-        export_checkpoint(checkpoint, tmp_path / "bundle", options=SMALL)
-    assert [p.name for p in tmp_path.iterdir()] == ["checkpoint"]
-
-
-def test_a_folder_of_something_else_is_not_replaced(checkpoint: Path, tmp_path: Path) -> None:
     place = tmp_path / "thesis"
     place.mkdir()
     (place / "chapter1.txt").write_text("irreplaceable")
-    with pytest.raises(UserError, match="something else"):
+    (place / "manifest.json").write_text(manifest)
+    with pytest.raises(UserError, match="is not a bundle, and is not replaced"):
         export_checkpoint(checkpoint, place, options=SMALL)
     assert (place / "chapter1.txt").read_text() == "irreplaceable"
+
+
+def test_a_place_without_a_name_is_refused(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    with pytest.raises(UserError, match="the folder that this command runs in"):
+        export_checkpoint(checkpoint, ".", options=SMALL)
+    assert list((tmp_path / "empty").iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -212,6 +316,12 @@ def test_a_folder_of_something_else_is_not_replaced(checkpoint: Path, tmp_path: 
 def test_bad_options(options: dict[str, Any]) -> None:
     with pytest.raises(UserError):
         ExportOptions(**options)
+
+
+def test_sizes_that_no_graph_can_have_are_a_users_error(config: dict[str, Any]) -> None:
+    options = ExportOptions(cache_length=256, max_steps=1 << 20, prefill_chunks=(16,))
+    with pytest.raises(UserError, match=r"do not go together(?s:.*)decoder_cache_lengths"):
+        geometry_of(read_sizes(config), options)
 
 
 def test_manifest_names_the_checkpoint(dense: Folders) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from export.families import FAMILIES, Family, family_of, match_tensors, require_match, unknown_keys
+from export.families import FAMILIES, Family, family_of, unknown_keys
+from export.matching import match_tensors, require_match
 from export.parameters import CONCAT, COPY, TRANSPOSE, TRANSPOSE_CONCAT
 from export.safetensors_header import TensorInfo
 from export.sizes import ModelSizes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import huggingface_hub
 import pytest
 from huggingface_hub import errors
 
-from export.hub import PATTERNS, download, looks_like_hub_id
+from export.hub import PATTERNS, fetch, find_source, looks_like_hub_id
 from trt_runtime.errors import UserError
 
 
@@ -39,7 +40,7 @@ def test_a_hub_id(source: str) -> None:
 def test_not_a_hub_id(source: str) -> None:
     assert not looks_like_hub_id(source)
     with pytest.raises(UserError, match="is not the id of a model"):
-        download(source)
+        fetch(source)
 
 
 def test_fetches_only_what_a_checkpoint_consists_of(
@@ -47,12 +48,12 @@ def test_fetches_only_what_a_checkpoint_consists_of(
 ) -> None:
     asked: dict[str, Any] = {}
 
-    def fetch(repo_id: str, **options: Any) -> str:
+    def download(repo_id: str, **options: Any) -> str:
         asked.update(options, repo_id=repo_id)
         return str(tmp_path)
 
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", fetch)
-    assert download("a/b", "v1") == tmp_path
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    assert fetch("a/b", "v1") == tmp_path
     assert asked == {"repo_id": "a/b", "revision": "v1", "allow_patterns": list(PATTERNS)}
 
 
@@ -77,4 +78,38 @@ def test_failures_are_explained(
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
     with pytest.raises(UserError, match=message):
-        download("a/b")
+        fetch("a/b")
+
+
+def test_a_hub_id_is_fetched_only_where_that_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[Any] = []
+
+    def download(repo_id: str, **options: Any) -> str:
+        asked.append((repo_id, options["revision"]))
+        return str(tmp_path)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"No such folder: a/b(?s:.*)--download"):
+        find_source("a/b", download=False, revision=None)
+    assert asked == []
+    assert find_source("a/b", download=True, revision="v2") == tmp_path
+    assert asked == [("a/b", "v2")]
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    assert find_source("a/b", download=False, revision=None) == "a/b"
+    assert find_source("no-hub-id", download=False, revision=None) == "no-hub-id"
+
+
+def test_a_revision_alone_is_a_mistake() -> None:
+    with pytest.raises(UserError, match="--revision is of no use without --download"):
+        find_source("a/b", download=False, revision="v2")
+
+
+def test_a_missing_hub_client_is_said_with_what_installs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(UserError, match=r"no huggingface_hub(?s:.*)pip install 'ming-trt"):
+        fetch("a/b")

@@ -8,12 +8,17 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+import export.preflight
+from export.__main__ import main
 from export.assumptions import compare_assumptions
+from export.geometry import ExportOptions, geometry_of
+from export.graphs import graph_sources
 from export.preflight import check_checkpoint, format_report
 from export.synthetic import write_random_checkpoint
 from tests.goldens import OMNI_TTS, needs_goldens
@@ -210,3 +215,114 @@ def test_never_raises(folder: Path, name: str, content: bytes) -> None:
     report = check_checkpoint(folder)
     assert not report.ok
     assert format_report(report).splitlines()[-1].startswith(CANNOT)
+
+
+def _free(monkeypatch: pytest.MonkeyPatch, *, memory: int | None, disk: int) -> None:
+    monkeypatch.setattr(export.preflight, "free_memory", lambda: memory)
+    usage = SimpleNamespace(free=disk)
+    monkeypatch.setattr(export.preflight.shutil, "disk_usage", lambda _: usage)
+
+
+@pytest.mark.parametrize(
+    ("memory", "said"),
+    [
+        (24_000_000_000, "24.0 GB free: enough\n"),
+        (800_050_000, "0.8 GB free: enough, but values of the largest graphs are compared where"),
+        (100_000_000, "0.1 GB free: NOT enough\n"),
+    ],
+)
+def test_the_needs_are_compared_with_this_machine(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, memory: int, said: str
+) -> None:
+    _free(monkeypatch, memory=memory, disk=51_000_000_000)
+    report = check_checkpoint(folder)
+    text = format_report(report)
+    assert said in text
+    assert "51.00 GB free in this folder: enough\n" in text
+    # Memory may be free again a minute later.
+    assert report.ok
+
+
+def test_memory_that_the_system_does_not_tell(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _free(monkeypatch, memory=None, disk=51_000_000_000)
+    text = format_report(check_checkpoint(folder))
+    assert "GB with every graph's values compared" in text
+    assert text.count("GB free") == 1
+
+
+def test_a_full_disk_counts_where_the_bundle_would_lie_on_it(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _free(monkeypatch, memory=None, disk=1_000_000)
+    somewhere = check_checkpoint(folder)
+    assert "0.00 GB free in this folder: NOT enough" in format_report(somewhere)
+    assert somewhere.ok
+    there = check_checkpoint(folder, tmp_path / "not" / "yet" / "bundle")
+    text = format_report(there)
+    assert f"free for {tmp_path / 'not' / 'yet' / 'bundle'}: NOT enough" in text
+    assert text.splitlines()[-1].startswith(f"{CANNOT}The disk of {tmp_path}")
+
+
+def test_the_needs_follow_the_options(folder: Path) -> None:
+    few, many = (
+        check_checkpoint(folder, options=ExportOptions(prefill_chunks=chunks)).needs
+        for chunks in ((16,), (16, 32, 64, 128))
+    )
+    assert few is not None
+    assert many is not None
+    assert many.seconds > few.seconds
+
+
+def test_the_options_of_the_command_line_reach_the_check(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--check", str(folder), "--prefill-chunks", "16,24"]) == 2
+    assert "prefill_chunks cannot be used" in capsys.readouterr().err
+    assert main(["--check", str(folder), "--prefill-chunks", "16"]) == 0
+
+
+def test_the_needs_count_every_graph_of_the_contract(folder: Path) -> None:
+    report = check_checkpoint(folder)
+    assert report.family is not None
+    assert report.sizes is not None
+    assert report.needs is not None
+    geometry = geometry_of(report.sizes, ExportOptions())
+    counts = {group.name: group.parameters for group in report.components}
+    graphs = [sum(counts[name] for name in source.components) for source in graph_sources(geometry)]
+    assert report.needs.free_memory == 24 * max(graphs)
+
+
+def test_names_of_a_stranger_reach_no_terminal_as_they_are(
+    folder: Path,
+    config: dict[str, Any],
+    write_config: Callable[[Any], None],
+    change_tensors: Callable[..., None],
+) -> None:
+    def edit(tensors: dict[str, np.ndarray]) -> None:
+        tensors["a\x1b[2Jtensor\nThis checkpoint can be exported."] = np.zeros(2, np.float32)
+
+    change_tensors(edit)
+    config["a\x1b[2Jkey"] = 1
+    config["ditar_config"]["qk_norm"] = "\x1b[2J"
+    write_config(config)
+    report = check_checkpoint(folder)
+    for text in (format_report(report), *report.problems):
+        assert "\x1b" not in text
+    del config["ditar_config"]["qk_norm"]
+    write_config(config)
+    text = format_report(check_checkpoint(folder))
+    assert r"a\x1b[2Jtensor\nThis checkpoint can be exported." in text
+    assert r"a\x1b[2Jkey" in text
+    assert not any(line.strip() == "This checkpoint can be exported." for line in text.splitlines())
+
+
+def test_fewer_trained_positions_than_the_bundle_holds(
+    folder: Path, config: dict[str, Any], write_config: Callable[[Any], None]
+) -> None:
+    config["llm_config"]["max_position_embeddings"] = 512
+    write_config(config)
+    report = check_checkpoint(folder)
+    assert report.ok
+    assert any("512 positions" in note and "--cache-length" in note for note in report.notes)

@@ -184,5 +184,5 @@ def test_ids_that_the_package_would_change_are_refused(folder: Path) -> None:
     data = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
     data["added_tokens"].append(added_token("<new>", 5000))
     (folder / "tokenizer.json").write_text(json.dumps(data), encoding="utf-8")
-    with pytest.raises(UserError, match=r"<new> to have the id 5000"):
+    with pytest.raises(UserError, match=r"'<new>' to have the id 5000"):
         tokenizer_json(folder)

@@ -87,12 +87,23 @@ def test_doctor_finds_a_package_that_cannot_be_imported(package, capsys, monkeyp
     assert f"{package} cannot be imported" in capsys.readouterr().out
 
 
-def test_doctor_knows_the_extras_of_the_project():
+#: Where a distribution's module is not its name with underscores.
+MODULES = {"tensorrt-cu13": "tensorrt", "tensorrt-rtx-cu13": "tensorrt_rtx"}
+
+
+def modules_of(requirements):
+    names = [re.split(r"[\[<>=;\s]", item)[0] for item in requirements]
+    return {MODULES.get(name, name.replace("-", "_")) for name in names}
+
+
+def test_doctor_knows_the_requirements_of_the_project():
     with (ROOT / "pyproject.toml").open("rb") as file:
-        extras = tomllib.load(file)["project"]["optional-dependencies"]
-    assert set(doctor.EXTRAS) == set(extras) - {"cpu", "cuda", "dev"}
-    for name, modules in doctor.EXTRAS.items():
-        assert len(modules) == len(extras[name])
+        project = tomllib.load(file)["project"]
+    extras = project["optional-dependencies"]
+    assert set(doctor.RUNTIME) == modules_of(project["dependencies"])
+    assert {name: set(modules) for name, modules in doctor.EXTRAS.items()} == {
+        name: modules_of(extras[name]) for name in set(extras) - {"cpu", "cuda", "dev"}
+    }
 
 
 def test_doctor_knows_the_targets_of_the_builders():

@@ -5,8 +5,11 @@ from __future__ import annotations
 import inspect
 import io
 import re
+import shlex
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -62,6 +65,7 @@ class FakeSynthesizer:
             yield AudioChunk(
                 self.audio(step), RATE, 1000 * step, step, last, step + 1,
                 options.get("seed", 0), FinishReason.STOP if last else None,
+                ("half of it was made up",) if last else (),
             )  # fmt: skip
 
 
@@ -106,7 +110,7 @@ def test_speak_writes_a_file_and_tells_about_it(stream, fake, tmp_path, capsys):
         r"engines +/engines",
     ):  # fmt: skip
         assert re.search(line, captured.err), line
-    assert ("warning: half of it was made up" in captured.err) is not bool(stream)
+    assert "warning: half of it was made up" in captured.err
     assert fake.closed
 
 
@@ -215,7 +219,11 @@ def test_audio_is_not_written_to_a_terminal(fake, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("failure", "status", "message"),
     [
-        (NumericError("flow produced NaN at step 2"), 2, "ming-trt: flow produced NaN at step 2"),
+        (
+            NumericError("flow produced NaN at step 2", do="check the checkpoint"),
+            2,
+            "ming-trt: flow produced NaN at step 2",
+        ),
         (KeyboardInterrupt(), 130, "ming-trt: interrupted"),
     ],
 )
@@ -232,21 +240,74 @@ def test_a_failure_on_the_way_leaves_the_old_file(
     assert fake.closed
 
 
+#: `ming-trt speak a` in a process of its own, with a synthesizer that speaks for minutes.
+ENDLESS = (
+    "import sys\n"
+    "from tests.trt_runtime.test_cli_speak import FakeSynthesizer\n"
+    "from trt_runtime import synthesizer\n"
+    "from trt_runtime.cli.main import main\n"
+    "synthesizer.load = lambda *a, **b: FakeSynthesizer(steps=10**9)\n"
+    "sys.exit(main(['speak', 'a', *sys.argv[1:]]))\n"
+)
+
+
+def start(*arguments, stdout=subprocess.PIPE):
+    return subprocess.Popen(
+        [sys.executable, "-c", ENDLESS, *map(str, arguments)],
+        stdout=stdout, stderr=subprocess.PIPE, cwd=ROOT,
+    )  # fmt: skip
+
+
 def test_a_reader_that_goes_away_is_no_error_message():
-    program = (
-        "import sys\n"
-        "from tests.trt_runtime.test_cli_speak import FakeSynthesizer\n"
-        "from trt_runtime import synthesizer\n"
-        "from trt_runtime.cli.main import main\n"
-        "synthesizer.load = lambda *a, **b: FakeSynthesizer(steps=100000)\n"
-        "sys.exit(main(['speak', 'a', '-o', '-', '--stream']))\n"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
-    )
+    process = start("-o", "-", "--stream")
     assert len(process.stdout.read(2000)) == 2000
     process.stdout.close()
     errors = process.stderr.read().decode()
     process.stderr.close()
     assert process.wait() == 141
     assert errors.splitlines() == ["raw PCM to standard output: s16 little-endian, mono, 16000 Hz"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("arguments", [["speak", "a", "-o", "-", "--stream"], ["doctor"]])
+def test_a_full_disk_behind_standard_output_is_explained(arguments):
+    """And the interpreter does not complain once more at its end."""
+    program = ENDLESS.replace("'speak', 'a', ", "")
+    with Path("/dev/full").open("wb") as full:
+        result = subprocess.run(
+            [sys.executable, "-c", program, *arguments],
+            stdout=full, stderr=subprocess.PIPE, check=False, cwd=ROOT,
+        )  # fmt: skip
+    assert result.returncode == 2
+    error = result.stderr.decode()
+    assert "ming-trt: Standard output cannot be written." in error
+    assert "No space left on device" in error
+    assert "What to do: " in error
+    assert "Traceback" not in error
+    assert "Exception ignored" not in error
+
+
+def test_without_standard_output():
+    program = f"exec {shlex.quote(sys.executable)} -c {shlex.quote(ENDLESS)} -o - >&-"
+    result = subprocess.run(
+        ["sh", "-c", program], stderr=subprocess.PIPE, text=True, check=False, cwd=ROOT
+    )
+    assert result.returncode == 2
+    assert "There is no standard output" in result.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_request_to_end_leaves_the_old_file(number, tmp_path):
+    """Ctrl-C, and SIGTERM as `kill` and service managers send it; mostly while it is encoding."""
+    path = tmp_path / "speech.wav"
+    path.write_bytes(b"old")
+    process = start("-o", path, "--stream", stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while len(names(tmp_path)) == 1 and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert len(names(tmp_path)) == 2
+    process.send_signal(number)
+    assert process.communicate(timeout=60)[1].decode().splitlines() == ["ming-trt: interrupted"]
+    assert process.returncode == 130
+    assert names(tmp_path) == ["speech.wav"]
+    assert path.read_bytes() == b"old"

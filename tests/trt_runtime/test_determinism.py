@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trt_runtime.synthesizer import Synthesizer
+from trt_runtime.synthesizer import Synthesizer, load
 
 TEXT = "The same words, and the same voice."
 
@@ -50,6 +50,13 @@ def test_four_threads_at_once(demo: Synthesizer) -> None:
     with ThreadPoolExecutor(4) as pool:
         for _ in range(3):
             assert list(pool.map(lambda seed: speak(demo, seed), range(4))) == alone
+
+
+def test_any_number_of_threads_in_a_graph(demo: Synthesizer, demo_engines: Path) -> None:
+    """Work is split over rows and columns, never over a sum."""
+    for threads in (1, 3):
+        with load(demo_engines, threads=threads) as other:
+            assert speak(other, 5) == speak(demo, 5)
 
 
 def test_streams_interleaved_in_one_thread(demo: Synthesizer) -> None:

@@ -30,7 +30,8 @@ REBUILD = r"build-engines SOURCE --target cpu --out 'my engines'"
 
 
 def engines_of(**changes: Any) -> Any:
-    return SimpleNamespace(kind=ENGINES, target="cpu", machine={**HERE, "needs": [], **changes})
+    built_on = {**HERE, "needs": [], **changes}
+    return SimpleNamespace(kind=ENGINES, target="cpu", build={}, machine=built_on)
 
 
 @pytest.fixture(autouse=True)

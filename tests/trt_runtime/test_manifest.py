@@ -27,7 +27,9 @@ SIZES: dict[str, Any] = {
     for name in Geometry.__dataclass_fields__
     if name not in ("prefill_chunks", "decoder_cache_lengths")
 }
-GEOMETRY = Geometry(**SIZES, prefill_chunks=(4, 16), decoder_cache_lengths=(8,))
+GEOMETRY = Geometry(
+    **SIZES | {"cache_length": 64}, prefill_chunks=(4, 16), decoder_cache_lengths=(8,)
+)
 
 
 @pytest.fixture

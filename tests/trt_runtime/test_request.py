@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
+import trt_runtime
 from trt_runtime.errors import UserError
 from trt_runtime.noise import RecordedNoise
 from trt_runtime.prompt import SPEECH_PROMPT
-from trt_runtime.request import Request
+from trt_runtime.request import Request, RequestOptions
 
 
 def test_the_defaults_are_those_of_the_reference():
@@ -114,3 +116,31 @@ def test_noise_scale():
 def test_a_request_is_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
         Request("a").seed = 1
+
+
+@pytest.mark.parametrize(
+    ("function", "own"),
+    [
+        (trt_runtime.synthesize, {"text", "engines"}),
+        (trt_runtime.stream, {"text", "engines", "chunk_patches"}),
+    ],
+)
+def test_the_functions_take_a_requests_options_with_its_defaults(function, own):
+    """Their option lists are written out, for editors and help; none may differ."""
+    parameters = inspect.signature(function).parameters
+    assert own < set(parameters)
+    options = {name: p.default for name, p in parameters.items() if name not in own}
+    assert list(options.items()) == [
+        (field.name, field.default) for field in dataclasses.fields(Request) if field.name != "text"
+    ]
+    assert all(
+        p.kind is inspect.Parameter.KEYWORD_ONLY for n, p in parameters.items() if n != "text"
+    )
+    for field in dataclasses.fields(Request):
+        if field.name != "on_progress":  # there with the type of what it is called with
+            assert parameters[field.name].annotation == field.type, field.name
+
+
+def test_the_checked_keywords_are_a_requests_options():
+    options = [field.name for field in dataclasses.fields(Request) if field.name != "text"]
+    assert list(RequestOptions.__annotations__) == options

@@ -126,6 +126,19 @@ def test_a_bundle_speaks_as_its_engines_do(demo: Synthesizer) -> None:
     assert np.abs(ours - bundle).max() <= 1e-4 * np.abs(bundle).max()
 
 
+def test_a_request_outlives_its_synthesizer(demo_engines: object) -> None:
+    """Closing lets go of the engines; a stream that was asked for keeps them to its end."""
+    options = {"seed": 1, "max_steps": 3, "min_steps": 3}
+    synthesizer = trt_runtime.load(demo_engines)  # type: ignore[arg-type]
+    whole = synthesizer.synthesize(TEXT, **options)  # type: ignore[arg-type]
+    begun, waiting = (synthesizer.stream(TEXT, **options) for _ in range(2))  # type: ignore[arg-type]
+    first = next(begun)
+    synthesizer.close()
+    rest = [chunk.audio for chunk in begun]
+    np.testing.assert_array_equal(np.concatenate([first.audio, *rest]), whole.audio)
+    np.testing.assert_array_equal(np.concatenate([c.audio for c in waiting]), whole.audio)
+
+
 def test_a_closed_synthesizer_says_so(demo_engines: object) -> None:
     synthesizer = trt_runtime.load(demo_engines)  # type: ignore[arg-type]
     synthesizer.warmup()

@@ -46,7 +46,10 @@ class BoundGraph(Protocol):
 
 
 class Backend(Protocol):
-    """The loaded graphs of one folder. Thread-safe; buffers and bound graphs are not."""
+    """The loaded graphs of one folder. Thread-safe; buffers and bound graphs are not.
+
+    What it holds is freed with the last reference: a request that still runs keeps what it uses.
+    """
 
     def has(self, graph: str) -> bool:
         """Whether the folder holds this graph and the backend has loaded it."""
@@ -61,5 +64,3 @@ class Backend(Protocol):
         are those that this backend made.
         """
         ...
-
-    def close(self) -> None: ...

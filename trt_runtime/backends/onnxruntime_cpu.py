@@ -20,11 +20,13 @@ import numpy as np
 
 from trt_runtime.contract import FLOW_STEP, NEXT, TAIL, TensorSpec
 from trt_runtime.errors import FolderError, UserError
+from trt_runtime.machine import describe_machine
 from trt_runtime.manifest import ENGINES, GraphEntry, Manifest, StoredTensor
 
 log = logging.getLogger(__name__)
 
 _PROVIDERS = ["CPUExecutionProvider"]
+_SESSION_TYPES = {"float32": "tensor(float)", "int64": "tensor(int64)", "bool": "tensor(bool)"}
 
 
 def import_onnxruntime() -> Any:
@@ -109,11 +111,16 @@ class CpuBackend:
 
     def __init__(self, folder: Path, manifest: Manifest, threads: int | None = None) -> None:
         if threads is not None and threads < 1:
-            raise UserError("threads must be positive", expected="1 or more", found=str(threads))
+            raise UserError(
+                "threads must be positive",
+                expected="1 or more",
+                found=str(threads),
+                do="leave it out to use every core",
+            )
         self._ort = import_onnxruntime()
         self._folder = folder
         self._manifest = manifest
-        self._threads = threads or available_cores()
+        self._threads = threads or usable_cores()
         self._mappings: dict[str, np.ndarray] = {}
         self._shared: dict[tuple[str, int], Any] = {}
         # Where both are there, the loop: each node of the unrolled tail would pack its own weights.
@@ -134,11 +141,6 @@ class CpuBackend:
 
     def bind(self, graph: str, buffers: Mapping[str, CpuBuffer]) -> CpuBoundGraph:
         return CpuBoundGraph(self._sessions[graph], self._manifest.graphs[graph], buffers)
-
-    def close(self) -> None:
-        self._sessions.clear()
-        self._shared.clear()
-        self._mappings.clear()
 
     def _load(self, name: str, *, shared: bool) -> Any:
         entry = self._manifest.graphs[name]
@@ -175,13 +177,13 @@ class CpuBackend:
             (entry.inputs, session.get_inputs()),
             (entry.outputs, session.get_outputs()),
         ):
-            wanted = [(spec.name, list(spec.shape)) for spec in specs]
-            actual = [(node.name, list(node.shape)) for node in found]
+            wanted = [(spec.name, _SESSION_TYPES[spec.dtype], list(spec.shape)) for spec in specs]
+            actual = [(node.name, node.type, list(node.shape)) for node in found]
             if wanted != actual:
                 raise FolderError(
                     f"{path} has other inputs or outputs than the manifest says",
-                    expected=str(wanted),
-                    found=str(actual),
+                    expected=_difference(wanted, actual),
+                    found=_difference(actual, wanted),
                     do="build the folder again",
                 )
 
@@ -199,8 +201,12 @@ class CpuBackend:
         return self._shared[key]
 
 
-def available_cores() -> int:
-    """Cores that this process may use: the default number of threads."""
-    if hasattr(os, "sched_getaffinity"):
-        return max(1, len(os.sched_getaffinity(0)))
-    return max(1, os.cpu_count() or 1)
+def _difference(rows: list[Any], others: list[Any]) -> str:
+    """Those of `rows` that `others` lacks: all that a reader needs of two long lists."""
+    return ", ".join(str(row) for row in rows if row not in others) or "no others"
+
+
+def usable_cores() -> int:
+    """Physical cores that this process may use: the default number of threads."""
+    cores = describe_machine()["physical_cores"]
+    return cores if isinstance(cores, int) else max(1, os.cpu_count() or 1)

@@ -16,21 +16,12 @@ from importlib import metadata
 from typing import Any
 
 from trt_runtime import __version__
-from trt_runtime.cli import Command
+from trt_runtime.cli import Command, standard_output
 
 #: Modules that each extra brings. `cpu` and `cuda` bring the same module and are told apart below.
 EXTRAS: dict[str, tuple[str, ...]] = {
-    "export": (
-        "huggingface_hub",
-        "ml_dtypes",
-        "onnx",
-        "onnx_ir",
-        "onnxscript",
-        "safetensors",
-        "torch",
-        "tqdm",
-    ),
-    "engines": ("ml_dtypes", "onnx"),
+    "export": ("huggingface_hub", "ml_dtypes", "onnx", "onnx_ir", "onnxscript", "torch"),
+    "engines": ("onnx",),
     "tensorrt": ("polygraphy", "tensorrt"),
     "tensorrt-rtx": ("polygraphy", "tensorrt_rtx"),
 }
@@ -41,7 +32,8 @@ TARGETS: dict[str, dict[str, str]] = {
         "onnxruntime": "pip install 'ming-trt[cpu]'",
     },
 }
-_RUNTIME = ("numpy", "tokenizers", "soundfile")
+#: Modules that everything here needs.
+RUNTIME = ("numpy", "tokenizers", "soundfile")
 _INSTALL_CPU = "pip install 'ming-trt[cpu]'"
 
 
@@ -51,10 +43,9 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     found = examine()
-    if arguments.json:
-        print(json.dumps(found, indent=1))
-    else:
-        for line in describe(found):
+    lines = [json.dumps(found, indent=1)] if arguments.json else describe(found)
+    with standard_output.explained():
+        for line in lines:
             print(line)
     return 1 if found["problems"] else 0
 
@@ -83,7 +74,7 @@ def examine() -> dict[str, Any]:
 def _examine_packages(problems: list[dict[str, str]]) -> dict[str, str | None]:
     """Version by module of what the runtime always needs; None where it cannot be imported."""
     versions: dict[str, str | None] = {}
-    for name in _RUNTIME:
+    for name in RUNTIME:
         try:
             versions[name] = str(importlib.import_module(name).__version__)
         except Exception as error:  # a broken package may raise anything

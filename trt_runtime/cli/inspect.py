@@ -8,12 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from trt_runtime.cli import Command
+from trt_runtime.cli import Command, standard_output
 from trt_runtime.contract import TensorSpec
 from trt_runtime.manifest import BUNDLE, GraphEntry, Manifest, read_manifest
+from trt_runtime.printable import printable
+from trt_runtime.raw_tensors import DTYPE_BYTES
 
 _KINDS = {True: "bundle (runs on ONNX Runtime as it is)", False: "engine folder"}
-_BYTES = {"bool": 1, "int8": 1, "uint8": 1, "float16": 2, "bfloat16": 2, "float32": 4}
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,12 +24,12 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     manifest = read_manifest(arguments.folder)
-    if arguments.json:
-        print(manifest.to_json(), end="")
-        return 0
-    for line in describe(arguments.folder, manifest):
-        # A foreign manifest may hold escape sequences that a terminal would obey.
-        print("".join(c if c.isprintable() else repr(c)[1:-1] for c in line))
+    with standard_output.explained():
+        if arguments.json:
+            print(manifest.to_json(), end="")
+        else:
+            for line in describe(arguments.folder, manifest):
+                print(printable(line))
     return 0
 
 
@@ -73,7 +74,7 @@ def _graph(name: str, graph: GraphEntry) -> Iterator[str]:
     yield "    in   " + _tensors(spec for spec in graph.inputs if spec.name not in graph.state)
     yield "    out  " + _tensors(spec for spec in graph.outputs if spec.name not in replaced)
     if state:
-        size = sum(_BYTES.get(s.dtype, 8) * math.prod(s.shape) for s in state)
+        size = sum(DTYPE_BYTES.get(s.dtype, 8) * math.prod(s.shape) for s in state)
         count = "1 tensor" if len(state) == 1 else f"{len(state)} tensors"
         yield f"    state  {count}, {human_size(size)}"
 

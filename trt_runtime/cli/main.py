@@ -5,20 +5,18 @@ from __future__ import annotations
 import argparse
 import importlib
 import logging
-import os
 import sys
 from collections.abc import Sequence
 from importlib import metadata
 
 from trt_runtime import __version__
-from trt_runtime.cli import Command
+from trt_runtime.cli import Command, standard_output
 from trt_runtime.errors import MingError, UserError
+from trt_runtime.interruption import termination_as_interruption
 
 GROUP = "ming_trt.commands"
 #: The runtime's own, also without an installation (from a clone).
 OWN = ("speak", "inspect", "doctor")
-#: Subcommands that other packages bring, with the extra that installs them.
-FROM_EXTRAS = {"compare": "engines", "calibrate": "engines"}
 
 USER_ERROR = 2
 INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
@@ -35,8 +33,6 @@ def find_commands() -> dict[str, Command]:
             commands[entry.name] = entry.load()
         except ImportError as error:
             commands[entry.name] = _not_loadable(entry, error)
-    for name, extra in FROM_EXTRAS.items():
-        commands.setdefault(name, _not_installed(name, extra))
     return commands
 
 
@@ -51,15 +47,6 @@ def _not_loadable(entry: metadata.EntryPoint, error: ImportError) -> Command:
         ) from error
 
     return Command(entry.name, "(installed, but cannot be loaded)", _anything, run)
-
-
-def _not_installed(name: str, extra: str) -> Command:
-    install = f'pip install "ming-trt[{extra}]"'
-
-    def run(arguments: argparse.Namespace) -> int:
-        raise UserError(f"ming-trt {name} is not installed", do=install)
-
-    return Command(name, f"(not installed: {install})", _anything, run)
 
 
 def _anything(parser: argparse.ArgumentParser) -> None:
@@ -85,12 +72,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit status.
 
     0: done. 1: `doctor` found something wrong. 2: bad input or an error that is explained. 130:
-    interrupted. 141: whoever read the output has gone.
+    interrupted, by Ctrl-C or SIGTERM. 141: whoever read the output has gone.
     """
     try:
-        status = _run(arguments)
+        with termination_as_interruption():
+            status = _run(arguments)
         # Here, where a reader that has gone can still be handled.
-        sys.stdout.flush()
+        standard_output.flush()
         return status
     except MingError as error:
         print(f"ming-trt: {error}", file=sys.stderr)
@@ -99,8 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("ming-trt: interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        # The interpreter flushes once more at its end, and would complain.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        standard_output.discard()
         return BROKEN_PIPE
 
 

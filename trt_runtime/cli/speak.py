@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from trt_runtime.cli import Command, at_least_one
+from trt_runtime.cli import Command, at_least_one, standard_output
 from trt_runtime.errors import UserError
 
 if TYPE_CHECKING:
@@ -130,6 +130,13 @@ def _check_before_loading(text: str, options: dict[str, Any], output: str) -> No
     Request(text, **options)
     if output != PIPE:
         check_destination(output)
+    elif sys.stdout is None:
+        raise UserError(
+            "There is no standard output",
+            expected="a pipe or a file",
+            found="a closed one",
+            do="give -o FILE, or start the command without >&-",
+        )
     elif sys.stdout.isatty():
         raise UserError(
             "Standard output is a terminal, and raw PCM is no text",
@@ -143,8 +150,9 @@ def _opened_output(arguments: argparse.Namespace, sample_rate: int) -> Iterator[
     if arguments.output == PIPE:
 
         def write(audio: NDArray[np.float32]) -> None:
-            sys.stdout.buffer.write(to_pcm(audio, arguments.pcm or "s16"))
-            sys.stdout.buffer.flush()
+            with standard_output.explained():
+                sys.stdout.buffer.write(to_pcm(audio, arguments.pcm or "s16"))
+                sys.stdout.buffer.flush()
 
         yield write
         return
@@ -211,6 +219,7 @@ def _stream(
         duration=duration,
         first_audio=first_audio,
         real_time_factor=Timings(first_audio, total, duration).real_time_factor,
+        warnings=last.warnings,
     )
 
 

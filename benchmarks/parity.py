@@ -1,0 +1,107 @@
+"""Built engines against the recordings of the upstream implementation: the worst relative errors.
+
+    python -m benchmarks.parity --out benchmarks/results/parity.json
+
+Takes the recordings as the tests do (`tests/goldens.py` says from where), exports and builds the
+checkpoint that they were made with, and speaks or computes every recorded array of plain speech
+with the recorded noise. Relative error: max |ours - reference| / max |reference| over an array.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.provenance import provenance, write_result
+from engines import build_engines
+from tests import goldens
+from tests.goldens import load_npz, relative_error
+from tests.trt_runtime import test_golden_audio_decoder as decoder
+from tests.trt_runtime import test_golden_speech as speech
+from trt_runtime.folder import OpenFolder, open_folder
+from trt_runtime.talker import Talker, embed_prompt
+
+#: An array's kind, the case it is of, and its error.
+Row = tuple[str, str, float]
+
+
+def plain_speech(opened: OpenFolder) -> Iterator[Row]:
+    """Whole requests, from text to audio."""
+    for case in speech.PLAIN:
+        spoken, arrays = speech.speak(opened, case), speech.ARRAYS
+        trace = spoken.trace
+        assert trace is not None
+        common = spoken.audio[: speech.META[case]["samples"]]
+        wave = f"{case}/wave"
+        if wave not in arrays:
+            common, wave = common[::8], f"{case}/wave_every8"
+        for kind, found, name in (
+            ("prompt ids", trace.prompt_ids, f"{case}/ids"),
+            ("hidden states", trace.hidden, f"{case}/z"),
+            ("latents", trace.latents, f"{case}/latents"),
+            ("stop probabilities", trace.stop_probabilities, f"{case}/stop_prob"),
+            ("audio", common, wave),
+        ):
+            yield kind, case, relative_error(found, arrays[name])
+
+
+def prompts(opened: OpenFolder) -> Iterator[Row]:
+    """Prompts of every recorded kind, with voices and instructions too: embeddings and prefill."""
+    arrays = load_npz("dense_talker")
+    for case in goldens.cases(arrays):
+        # Numbered by layer; the last is after the final norm.
+        names = [name for name in arrays if name.startswith(f"{case}/prefill_hidden")]
+        last = max(names, key=lambda name: int(name.split("hidden")[1].lstrip("n")))
+        ids, tokens = arrays[f"{case}/ids"], arrays[f"{case}/kind"] == 0
+        g, backend = opened.manifest.geometry, opened.backend
+        embedded = embed_prompt(backend, g, ids)
+        embeds = arrays[f"{case}/embeds"]
+        yield "token embeddings", case, relative_error(embedded[tokens], embeds[tokens])
+        hidden = Talker(backend, g).prefill(embeds)
+        yield "hidden states of a whole prompt", case, relative_error(hidden, arrays[last])
+
+
+def decoded(opened: OpenFolder) -> Iterator[Row]:
+    """Recorded latents to audio."""
+    for case in decoder.WHOLE:
+        latents = decoder.ARRAYS[f"{case}/latent"]
+        (audio,) = decoder.decode(opened, latents, [len(latents)])
+        error = relative_error(audio, decoder.ARRAYS[f"{case}/wave"])
+        yield "audio of recorded latents", case, error
+
+
+def worst(rows: Iterator[Row]) -> dict[str, dict[str, object]]:
+    """By kind: how many arrays, the largest error, and the case that has it."""
+    errors: dict[str, list[tuple[float, str]]] = {}
+    for kind, case, error in rows:
+        errors.setdefault(kind, []).append((error, case))
+    result: dict[str, dict[str, object]] = {}
+    for kind, found in errors.items():
+        error, case = max(found)
+        result[kind] = {"arrays": len(found), "worst_relative_error": error, "case": case}
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, help="JSON to write")
+    options = parser.parse_args()
+    checkpoint = goldens.dense_checkpoint()
+    with tempfile.TemporaryDirectory(prefix="parity-") as folder:
+        opened = open_folder(build_engines(checkpoint, Path(folder) / "engines"))
+        result = {
+            **provenance("onnxruntime", "torch", "onnx", "numpy"),
+            "goldens": "the full set" if goldens.FULL else "the repository's",
+            "checkpoint": checkpoint.name,
+            "target": opened.manifest.target,
+            "precision": "float32",
+            "plain_speech": worst(plain_speech(opened)),
+            "components": worst(row for part in (prompts, decoded) for row in part(opened)),
+        }
+    write_result(options.out, result)
+
+
+if __name__ == "__main__":
+    main()

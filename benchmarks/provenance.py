@@ -1,0 +1,38 @@
+"""Where a figure comes from: what every result file says of the machine and the versions."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from trt_runtime.machine import describe_machine
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def provenance(*packages: str) -> dict[str, Any]:
+    """Machine, Python, versions of `packages`, and the commit, marked where files were changed."""
+    described = subprocess.run(
+        ["git", "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"],
+        stdout=subprocess.PIPE, text=True, check=False, cwd=ROOT,
+    )  # fmt: skip
+    return {
+        "machine": describe_machine(),
+        "python": platform.python_version(),
+        "versions": {name: version(name) for name in packages},
+        "commit": described.stdout.strip(),
+    }
+
+
+def write_result(path: Path | None, result: Mapping[str, Any]) -> None:
+    """Prints the result as JSON, and writes it to `path` where one is given."""
+    text = json.dumps(result, indent=1, ensure_ascii=False) + "\n"
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    print(text)

@@ -1,0 +1,242 @@
+"""A folder that appears whole or not at all: built beside its place, then renamed into it.
+
+The way of bundles and engine folders alike. A work folder `.NAME.building-*` lies beside the place
+`NAME`; in it the new folder grows, and into it the old one is moved when the new one is whole. Its
+lock file is held while its build runs, so that a later build can tell a dead one's leftovers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from trt_runtime.errors import UserError
+from trt_runtime.manifest import BUNDLE, ENGINES, MANIFEST
+from trt_runtime.printable import printable
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+log = logging.getLogger(__name__)
+
+_KINDS = {BUNDLE: "a bundle", ENGINES: "an engine folder"}
+_WORK, _LOCK, _OLD = "building", ".lock", ".old"
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+_UNWRITABLE = (
+    errno.EACCES,
+    errno.EBUSY,
+    errno.EEXIST,
+    errno.ENAMETOOLONG,
+    errno.ENOTDIR,
+    errno.EPERM,
+    errno.EROFS,
+    errno.EXDEV,
+)
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
+
+
+def check_replaceable(out: Path, kind: str) -> None:
+    """Raises UserError unless `out`, a resolved path, is free, empty, or a folder of this `kind`.
+
+    `kind` is BUNDLE or ENGINES of :mod:`trt_runtime.manifest`. Nothing else is ever deleted, nor a
+    folder of ours that holds anything but the files that its manifest lists.
+    """
+    if not os.path.lexists(out):
+        return
+    wanted = _KINDS[kind]
+    if not out.is_dir():
+        raise UserError(
+            f"{out} is in the way",
+            expected=f"a new folder, or {wanted} to replace",
+            found="a file",
+            do="choose another folder, or move the file away",
+        )
+    entries = list(out.iterdir())
+    listed = _listed_files(out / MANIFEST, kind)
+    if entries and listed is None:
+        raise UserError(
+            f"{out} is not {wanted}, and is not replaced",
+            expected=f"a new or empty folder, or {wanted}",
+            found=f"a folder with {len(entries)} files and no {MANIFEST} of {wanted}",
+            do="choose another folder, or delete this one yourself",
+        )
+    foreign = sorted(
+        printable(entry.name)
+        for entry in entries
+        if entry.name not in {MANIFEST, *(listed or ())} or entry.is_dir()
+    )
+    if foreign:
+        raise UserError(
+            f"{out} holds files that are not part of {wanted}, and is not replaced",
+            expected=f"only what its {MANIFEST} lists",
+            found=", ".join(foreign[:5]) + (" and more" if len(foreign) > 5 else ""),
+            do="move them away, or choose another folder",
+        )
+    if Path.cwd().is_relative_to(out) or out.is_mount():
+        raise UserError(
+            f"{out} cannot be replaced",
+            expected="a folder that can be renamed",
+            found="a mount point" if out.is_mount() else "the folder that this command runs in",
+            do="choose another folder, for instance a new one inside it",
+        )
+
+
+def _listed_files(manifest: Path, kind: str) -> set[str] | None:
+    """The files that a manifest of this kind lists, of whatever format version."""
+    try:
+        data = json.loads(manifest.read_text(encoding="utf-8"))
+        return set(data["files"]) if data["format"] == kind else None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+@contextlib.contextmanager
+def work_folder(out: Path) -> Iterator[Path]:
+    """An empty folder on the file system of `out`, deleted in the end, however that comes.
+
+    Folders above `out` are made as needed, and deleted again where nothing came to lie in them.
+    Left behind only where the process is killed; the next build of the same `out` deletes it then.
+    """
+    missing = [folder for folder in out.parents if not folder.exists()]
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        _remove_leftovers(out)
+        work, lock = _make(out)
+        try:
+            yield work
+        finally:
+            _discard(work, out)
+            if lock is not None:
+                lock.close()
+    finally:
+        with contextlib.suppress(OSError):  # not empty, or never made
+            for folder in missing:
+                folder.rmdir()
+
+
+def replace_folder(new: Path, out: Path, kind: str) -> None:
+    """Renames `new`, which lies in a work folder of `out`, to `out`, replacing what was there.
+
+    That is whole until then. Where the second rename fails, the work folder's end puts it back.
+    """
+    if os.path.lexists(out):
+        check_replaceable(out, kind)  # again: minutes have passed
+        old = new.with_name(_OLD)
+        out.rename(old)
+        new.rename(out)
+        # From here on it is rubbish, also for a build that finds it after we were killed.
+        old.rename(new)
+    else:
+        new.rename(out)
+
+
+def _make(out: Path) -> tuple[Path, BinaryIO | None]:
+    """A new work folder with its lock held; no lock where the system or the disk has none."""
+    while True:
+        work = Path(tempfile.mkdtemp(prefix=f".{out.name}.{_WORK}-", dir=out.parent))
+        try:
+            return work, _lock(work)
+        except (BlockingIOError, FileNotFoundError):
+            continue  # not locked yet, it looked like a leftover, and another build deletes it
+        except OSError as error:
+            if error.errno in _NO_LOCKS:
+                return work, None
+            shutil.rmtree(work, ignore_errors=True)
+            raise
+
+
+def _lock(work: Path) -> BinaryIO | None:
+    """Locks a work folder until the returned file is closed or this process ends.
+
+    Not by a process id: two containers that share a volume have the same ids for other processes.
+    Raises BlockingIOError where another holds the lock, FileNotFoundError where the folder has just
+    been deleted, other OSErrors where the file system has no locks. None on Windows.
+    """
+    if fcntl is None:
+        return None
+    path = work / _LOCK
+    file = path.open("ab")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not os.path.samestat(os.fstat(file.fileno()), path.stat()):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _remove_leftovers(out: Path) -> None:
+    """Deletes the work folders of builds of `out` that have been killed."""
+    prefix = f".{out.name}.{_WORK}-"
+    for path in sorted(out.parent.iterdir()):
+        if not path.name.startswith(prefix):
+            continue
+        try:
+            lock = _lock(path)
+        except OSError:
+            continue  # its build runs, or nobody can tell
+        if lock is None:
+            continue
+        with lock:
+            log.info("deleting %s, left by an interrupted build", path)
+            _discard(path, out)
+
+
+def _discard(work: Path, out: Path) -> None:
+    """Deletes a work folder; what lay in `out` is put back where nothing has replaced it."""
+    old = work / _OLD
+    if old.is_dir() and not os.path.lexists(out):
+        log.warning("putting back %s, which an interrupted build had moved away", out)
+        old.rename(out)
+    shutil.rmtree(work, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def disk_errors(out: Path, needed: int) -> Iterator[None]:
+    """Turns a full disk or an unwritable folder into UserError; `needed` is in bytes."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _DISK_FULL:
+            free = shutil.disk_usage(existing_folder(out)).free
+            raise UserError(
+                f"The disk of {out} is full; nothing was written",
+                expected=f"about {needed / 1e6:,.0f} MB free while building",
+                found=f"{free / 1e6:,.0f} MB free ({error.strerror})",
+                do="free some space, or choose a folder on another disk",
+            ) from error
+        if error.errno in _UNWRITABLE and _concerns(out, error.filename):
+            raise UserError(
+                f"{out} cannot be written",
+                expected="a folder inside one that you may write to",
+                found=str(error),
+                do="choose another folder; nothing was left behind",
+            ) from error
+        raise
+
+
+def _concerns(out: Path, file: str | None) -> bool:
+    """Whether an error is about the output: an unreadable file of the source is no fault of it."""
+    if file is None:
+        return True
+    path = Path(file)
+    if path.is_relative_to(out) or out.is_relative_to(path):
+        return True
+    beside = path.is_relative_to(out.parent) and path != out.parent
+    return beside and path.relative_to(out.parent).parts[0].startswith(f".{out.name}.")
+
+
+def existing_folder(path: Path) -> Path:
+    """The nearest folder on the way up from `path` that exists: it tells the disk."""
+    return next(folder for folder in (path, *path.parents) if folder.is_dir())
