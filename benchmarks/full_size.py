@@ -12,16 +12,15 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import platform
 import resource
 import statistics
 import subprocess
 import sys
 import time
-from importlib.metadata import version
 from pathlib import Path
 
-from trt_runtime.machine import describe_machine
+from benchmarks.provenance import provenance, write_result
+from trt_runtime.backends.onnxruntime_cpu import usable_cores
 
 TEXT = (
     "The quick brown fox jumps over the lazy dog, and nobody is surprised at three in the morning."
@@ -95,7 +94,7 @@ def main() -> None:
     parser.add_argument("work", type=Path, help="folder for bundle and engines (some 7 GB)")
     parser.add_argument("--out", type=Path, help="JSON to write")
     parser.add_argument("--steps", type=int, default=16, help="patches to speak (16 are 5.12 s)")
-    parser.add_argument("--threads", type=int, default=describe_machine()["physical_cores"])
+    parser.add_argument("--threads", type=int, default=usable_cores())
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS))
     parser.add_argument("--speak", choices=PEERS, help=argparse.SUPPRESS)
@@ -123,12 +122,7 @@ def main() -> None:
             runs[peer].append(json.loads(output))
             print(peer, runs[peer][-1], file=sys.stderr)
     result = {
-        "machine": describe_machine(),
-        "python": platform.python_version(),
-        "versions": {name: version(name) for name in ("torch", "onnxruntime", "numpy", "onnx")},
-        "commit": subprocess.run(
-            ["git", "rev-parse", "HEAD"], stdout=subprocess.PIPE, text=True, check=False
-        ).stdout.strip(),
+        **provenance("torch", "onnxruntime", "numpy", "onnx"),
         "threads": options.threads,
         "text": TEXT,
         "disk_bytes": {
@@ -146,11 +140,7 @@ def main() -> None:
         "speech": {peer: summary(peer_runs) for peer, peer_runs in runs.items()},
         "runs": runs,
     }
-    text = json.dumps(result, indent=1, ensure_ascii=False) + "\n"
-    if options.out:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(text)
-    print(text)
+    write_result(options.out, result)
 
 
 def weights_bytes(engines: Path) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import shlex
 from collections.abc import Iterable, Mapping
@@ -19,6 +20,7 @@ from typing import Any
 from trt_runtime.contract import Geometry, TensorSpec
 from trt_runtime.errors import FolderError
 from trt_runtime.printable import printable
+from trt_runtime.raw_tensors import DTYPE_BYTES
 
 MANIFEST = "manifest.json"
 FORMAT_VERSION = 1
@@ -246,6 +248,10 @@ def _check_references(manifest: Manifest) -> None:
         for tensor_name, tensor in graph.initializers.items():
             if tensor.offset + tensor.bytes > manifest.files[tensor.file][0]:
                 raise ValueError(f"initialiser {tensor_name} of {name} ends past {tensor.file}")
+            if tensor.bytes != DTYPE_BYTES.get(tensor.dtype, 0) * math.prod(tensor.shape):
+                raise ValueError(f"initialiser {tensor_name} of {name} has a wrong size")
+            if tensor.offset % DTYPE_BYTES[tensor.dtype]:
+                raise ValueError(f"initialiser {tensor_name} of {name} begins inside an element")
         if not set(graph.in_place) <= set(graph.state) <= {spec.name for spec in graph.inputs}:
             raise ValueError(f"graph {name} names state that is not among its inputs")
 

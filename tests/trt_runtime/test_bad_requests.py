@@ -131,6 +131,18 @@ def _one_more_latent(manifest: dict[str, Any]) -> None:
     manifest["geometry"]["patch"] += 1
 
 
+def _more_in_place(manifest: dict[str, Any]) -> None:
+    """State that is read after it is written: in place, it would be silently wrong."""
+    graph = manifest["graphs"]["audio_decoder"]
+    graph["in_place"] = graph["state"]
+
+
+def _first_weight(manifest: dict[str, Any]) -> list[Any]:
+    """[file, dtype, shape, offset, bytes] of an initialiser of the talker."""
+    weights: list[Any] = next(iter(manifest["graphs"]["talker_1"]["initializers"].values()))
+    return weights
+
+
 @pytest.mark.parametrize(
     ("edit", "match"),
     [
@@ -142,6 +154,9 @@ def _one_more_latent(manifest: dict[str, Any]) -> None:
         (lambda m: m["geometry"].update(cache_length=1 << 40), "cache_length"),
         (lambda m: m["geometry"].update(decoder_cache_lengths=[]), "decoder_cache_lengths"),
         (_one_more_latent, "geometry"),
+        (_more_in_place, "audio_decoder"),
+        (lambda m: _first_weight(m).__setitem__(3, _first_weight(m)[3] + 2), "inside an element"),
+        (lambda m: _first_weight(m).__setitem__(4, _first_weight(m)[4] - 4), "wrong size"),
     ],
 )
 def test_a_manifest_that_contradicts_itself(
