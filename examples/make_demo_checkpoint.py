@@ -44,6 +44,7 @@ def backbone(hidden: int, layers: int, intermediate: int) -> dict[str, Any]:
 CONFIG: dict[str, Any] = {
     "architectures": ["BailingMMNativeForConditionalGeneration"],
     "model_type": "dense",
+    "ming_trt_note": "the embedded default has random weights: this is noise, not words",
     "torch_dtype": "bfloat16",
     "llm_config": {
         "architectures": ["Qwen2ForCausalLM"],

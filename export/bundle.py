@@ -11,6 +11,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from export.checkpoint import Checkpoint
+from export.config_keys import NOTE
 from export.control_tokens import require_control_tokens
 from export.geometry import ExportOptions, geometry_of
 from export.graphs import GraphSource, graph_sources
@@ -112,7 +113,7 @@ def _write(
         files={
             path.name: (path.stat().st_size, sha256_of(path)) for path in sorted(folder.iterdir())
         },
-        source={"tensors_sha256": opened.digest(), "parameters": counts},
+        source={"tensors_sha256": opened.digest(), "parameters": counts, **_note(opened)},
         producer={"ming-trt": __version__} | {name: _version(name) for name in _PRODUCERS},
     )
     (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
@@ -150,6 +151,12 @@ def _write_graph(
         in_place=spec.in_place,
         initializers=used,
     )
+
+
+def _note(opened: Checkpoint) -> dict[str, str]:
+    """What the checkpoint's maker wants every user to be told."""
+    note = opened.config.get(NOTE)
+    return {"note": note} if isinstance(note, str) else {}
 
 
 def _version(distribution: str) -> str:

@@ -12,6 +12,9 @@ from typing import Any
 #: Known keys of a JSON object; each value is the same for a nested object, None for anything else.
 KnownKeys = Mapping[str, Any]
 
+#: Our own key: a line that everything spoken with this checkpoint carries as a warning.
+NOTE = "ming_trt_note"
+
 
 def _leaves(*names: str) -> dict[str, Any]:
     return {name: None for text in names for name in text.split()}
@@ -39,6 +42,7 @@ _FLOW_TRANSFORMER = _leaves(
 )
 
 MING_OMNI_TTS: KnownKeys = _BOOKKEEPING | {
+    NOTE: None,
     "llm_config": _QWEN2,
     "audio_tokenizer_config": _BOOKKEEPING
     | _leaves("sample_rate patch_size init_method semantic_module_kwargs lambda_semantic")

@@ -55,3 +55,12 @@ def test_one_version_everywhere() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["version"] == trt_runtime.__version__
     assert read_manifest(EMBEDDED).producer["ming-trt"] == trt_runtime.__version__
+
+
+def test_it_says_that_it_is_noise() -> None:
+    """Whoever forgets --engines must not have to listen to find out."""
+    options = {"max_steps": 2}
+    whole = trt_runtime.synthesize("Hello.", **options)
+    *_, last = trt_runtime.stream("Hello.", **options)
+    assert "random weights" in " ".join(whole.warnings)
+    assert last.warnings == whole.warnings

@@ -19,6 +19,7 @@ from trt_runtime.version import __version__
 if TYPE_CHECKING:
     from trt_runtime.errors import FolderError, MingError, NumericError, UserError
     from trt_runtime.noise import RecordedNoise
+    from trt_runtime.prompt import MUSIC_PROMPT, SOUND_EVENT_PROMPT, SPEECH_PROMPT
     from trt_runtime.request import RequestOptions
     from trt_runtime.speech import AudioChunk, FinishReason, Progress, Speech, Timings, Trace
     from trt_runtime.synthesizer import Synthesizer, load
@@ -28,10 +29,13 @@ _PUBLIC = {
     "AudioChunk": "speech",
     "FinishReason": "speech",
     "FolderError": "errors",
+    "MUSIC_PROMPT": "prompt",
     "MingError": "errors",
     "NumericError": "errors",
     "Progress": "speech",
     "RecordedNoise": "noise",
+    "SOUND_EVENT_PROMPT": "prompt",
+    "SPEECH_PROMPT": "prompt",
     "Speech": "speech",
     "Synthesizer": "synthesizer",
     "Timings": "speech",
@@ -41,6 +45,9 @@ _PUBLIC = {
 }
 
 __all__ = [
+    "MUSIC_PROMPT",
+    "SOUND_EVENT_PROMPT",
+    "SPEECH_PROMPT",
     "AudioChunk",
     "FinishReason",
     "FolderError",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +20,8 @@ from trt_runtime.contract import (
 from trt_runtime.errors import FolderError
 from trt_runtime.machine import check_machine
 from trt_runtime.manifest import Manifest, check_files, read_manifest, rebuild_command
+
+log = logging.getLogger(__name__)
 
 #: The embedded default: the bundle that ships with the runtime.
 EMBEDDED = Path(__file__).parent / "data" / "demo"
@@ -93,6 +97,7 @@ def open_folder(
     None opens the embedded default. Raises FolderError before anything is deserialised where a
     check fails.
     """
+    start = time.perf_counter()
     path = EMBEDDED if folder is None else Path(folder)
     manifest = read_manifest(path)
     if manifest.target not in BACKENDS:
@@ -107,4 +112,10 @@ def open_folder(
     check_machine(manifest, path)
     if verify:
         check_files(path, manifest)
-    return OpenFolder(path, manifest, BACKENDS[manifest.target](path, manifest, threads))
+    checked = time.perf_counter()
+    backend = BACKENDS[manifest.target](path, manifest, threads)
+    log.info(
+        "%s: checked in %.2f s, loaded in %.2f s, target %r, family %s",
+        path, checked - start, time.perf_counter() - checked, manifest.target, manifest.family,
+    )  # fmt: skip
+    return OpenFolder(path, manifest, backend)

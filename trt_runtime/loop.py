@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,8 @@ from trt_runtime.speech import AudioChunk, FinishReason, Progress, Timings, Trac
 from trt_runtime.tail import make_tail
 from trt_runtime.talker import Talker, embed_prompt
 
+log = logging.getLogger(__name__)
+
 STOP_THRESHOLD = 0.5
 
 
@@ -29,6 +32,7 @@ class Run:
     opened: OpenFolder
     request: Request
     prompt_ids: np.ndarray
+    warnings: tuple[str, ...] = ()
     steps: int = field(default=0, init=False)
     finish_reason: FinishReason | None = field(default=None, init=False)
     _seconds: dict[str, float] = field(default_factory=dict, init=False)
@@ -104,6 +108,8 @@ class Run:
                 self._first_audio = time.perf_counter() - self._started
             parts.append(audio)
             if self.finish_reason is not None or len(parts) == chunk_patches:
+                if self.finish_reason is not None:
+                    self._log_end()
                 yield self._chunk(np.concatenate(parts), index)
                 parts.clear()
                 index += 1
@@ -122,6 +128,13 @@ class Run:
                 reason = FinishReason.CANCELLED
         return reason
 
+    def _log_end(self) -> None:
+        log.info(
+            "%d prompt tokens, %d steps, ended by %s, first audio after %.3f s; seconds: %s",
+            len(self.prompt_ids), self.steps, self.finish_reason, self._first_audio,
+            {name: round(seconds, 3) for name, seconds in self._seconds.items()},
+        )  # fmt: skip
+
     def _chunk(self, audio: np.ndarray, index: int) -> AudioChunk:
         start = self._samples
         self._samples += len(audio)
@@ -135,6 +148,7 @@ class Run:
             finish_reason=self.finish_reason,
             steps=self.steps,
             seed=self.request.seed,
+            warnings=self.warnings if self.finish_reason is not None else (),
         )
 
     def _check_finite(self, component: str, values: np.ndarray) -> None:

@@ -46,6 +46,9 @@ class Synthesizer:
                 do="update ming-trt",
             )
         self._grammar = grammar
+        note = opened.manifest.source.get("note")
+        #: What the folder's maker wants every user to be told; each result repeats it.
+        self.warnings = (printable(note),) if isinstance(note, str) else ()
         self._tokenizer = TextTokenizer.load(opened.path / TOKENIZER)
         check_tokenizer(self._tokenizer, grammar)
         if self._tokenizer.vocab_size > self.geometry.vocab_size:
@@ -78,6 +81,7 @@ class Synthesizer:
             seed=run.request.seed,
             timings=run.timings(),
             trace=run.trace() if run.request.trace else None,
+            warnings=self.warnings,
         )
 
     def stream(
@@ -158,4 +162,4 @@ class Synthesizer:
                 found=str(request.max_steps),
                 do="ask for fewer, or export with a larger --max-steps",
             )
-        return Run(opened, request, prompt.ids)
+        return Run(opened, request, prompt.ids, self.warnings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import io
+import os
 import re
 import shlex
 import signal
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from trt_runtime.cli import main, speak
+from trt_runtime.cli import main, speak, standard_output
 from trt_runtime.errors import NumericError
 from trt_runtime.speech import AudioChunk, FinishReason, Progress, Speech, Timings
 
@@ -158,7 +159,9 @@ def test_pcm_at_full_scale_does_not_wrap():
 def test_quiet_prints_warnings_only(fake, tmp_path, capsys):
     path = str(tmp_path / "a.wav")
     assert main.main(["speak", "a", "-o", path, "--quiet"]) == 0
-    assert capsys.readouterr().err == "warning: half of it was made up\n"
+    assert capsys.readouterr().err == (
+        "warning: half of it was made up\nwarning: ended at the limit of 3 steps (--max-steps)\n"
+    )
 
 
 def test_progress_is_shown_on_a_terminal_only(fake, tmp_path, capsys, monkeypatch):
@@ -311,3 +314,44 @@ def test_a_request_to_end_leaves_the_old_file(number, tmp_path):
     assert process.returncode == 130
     assert names(tmp_path) == ["speech.wav"]
     assert path.read_bytes() == b"old"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes of another kind")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_pipe_gets_every_byte_whatever_python_buffers(unbuffered):
+    """Unbuffered, a write to a pipe may take a part: the rest must follow, not vanish."""
+    program = (
+        "import os, sys; from trt_runtime.cli import standard_output; "
+        "standard_output.write(bytes(range(256)) * 4096)"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
+    )
+    assert child.stdout is not None
+    assert child.stdout.read() == bytes(range(256)) * 4096
+    assert child.wait() == 0
+
+
+def test_a_short_write_is_continued(monkeypatch):
+    """What a raw file does: takes a part and says how much."""
+
+    class Raw:
+        taken = b""
+
+        def write(self, data):
+            part = bytes(data[:1000])
+            self.taken += part
+            return len(part)
+
+        def flush(self):
+            pass
+
+    class Output:
+        buffer = Raw()
+
+    monkeypatch.setattr(sys, "stdout", Output())
+    standard_output.write(bytes(2500))
+    assert Output.buffer.taken == bytes(2500)

@@ -37,7 +37,9 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "--engines", metavar="DIR", help="engine folder or bundle (default: the one that ships)"
     )
     request = parser.add_argument_group("request")
-    request.add_argument("--prompt", help="what the model is asked for (default: speech)")
+    request.add_argument(
+        "--prompt", help="literal text of the task prompt (default: the reference's for speech)"
+    )
     request.add_argument("--seed", type=int, help="seed of the noise (default: 0)")
     request.add_argument("--guidance", type=float, help="classifier-free guidance (default: 2.0)")
     request.add_argument(
@@ -150,9 +152,7 @@ def _opened_output(arguments: argparse.Namespace, sample_rate: int) -> Iterator[
     if arguments.output == PIPE:
 
         def write(audio: NDArray[np.float32]) -> None:
-            with standard_output.explained():
-                sys.stdout.buffer.write(to_pcm(audio, arguments.pcm or "s16"))
-                sys.stdout.buffer.flush()
+            standard_output.write(to_pcm(audio, arguments.pcm or "s16"))
 
         yield write
         return
@@ -226,6 +226,9 @@ def _stream(
 def _report(arguments: argparse.Namespace, synthesizer: Synthesizer, summary: _Summary) -> None:
     for warning in summary.warnings:
         _tell(f"warning: {warning}")
+    if summary.finish_reason == "max_steps":
+        # Also where --quiet is asked for: what was said may end in the middle of a word.
+        _tell(f"warning: ended at the limit of {summary.steps} steps (--max-steps)")
     if arguments.quiet:
         return
     where = "standard output" if arguments.output == PIPE else arguments.output

@@ -29,6 +29,19 @@ def explained() -> Iterator[None]:
         ) from error
 
 
+def write(data: bytes) -> None:
+    """Writes all of `data` at once; raises as :func:`explained`.
+
+    Where Python runs unbuffered (PYTHONUNBUFFERED, as in many containers) standard output is a raw
+    file, whose write may take a part and says so only by its result.
+    """
+    left = memoryview(data)
+    with explained():
+        while left:
+            left = left[sys.stdout.buffer.write(left) :]
+        sys.stdout.buffer.flush()
+
+
 def flush() -> None:
     """Writes what is still held back; raises as :func:`explained`."""
     if sys.stdout is not None:  # None: the process was started without one
