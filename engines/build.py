@@ -44,7 +44,13 @@ from trt_runtime.manifest import (
     read_manifest,
     sha256_of,
 )
-from trt_runtime.staging import check_replaceable, disk_errors, replace_folder, work_folder
+from trt_runtime.staging import (
+    check_replaceable,
+    disk_errors,
+    real_place,
+    replace_folder,
+    work_folder,
+)
 
 log = logging.getLogger(__name__)
 
@@ -73,8 +79,7 @@ def build_engines(
     """
     row = find_target(target)
     given = str(source)
-    # Resolved: the work folder must lie beside the real folder, not beside a link to it.
-    source, out = Path(source).expanduser().resolve(), Path(out).expanduser().resolve()
+    source, out = real_place(source), real_place(out)
     from_checkpoint = _is_checkpoint(source)
     if export_options and not from_checkpoint:
         raise UserError(

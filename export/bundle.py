@@ -15,6 +15,7 @@ from export.config_keys import NOTE
 from export.control_tokens import require_control_tokens
 from export.geometry import ExportOptions, geometry_of
 from export.graphs import GraphSource, graph_sources
+from export.needs import estimate_needs
 from export.tokenizer import write_tokenizer
 from export.tracing import trace
 from export.verification import verify
@@ -29,7 +30,13 @@ from trt_runtime.manifest import (
     StoredTensor,
     sha256_of,
 )
-from trt_runtime.staging import check_replaceable, disk_errors, replace_folder, work_folder
+from trt_runtime.staging import (
+    check_replaceable,
+    disk_errors,
+    real_place,
+    replace_folder,
+    work_folder,
+)
 from trt_runtime.version import __version__
 
 log = logging.getLogger(__name__)
@@ -61,22 +68,16 @@ def export_checkpoint(
     opened = Checkpoint.open(checkpoint)
     opened.require_complete()
     require_control_tokens(opened.path, opened.family, opened.sizes)
-    # Resolved: the work folder must lie beside the real folder, not beside a link to it.
-    place = Path(bundle).expanduser().resolve()
+    place = real_place(bundle)
     check_replaceable(place, BUNDLE)
     geometry = geometry_of(opened.sizes, options or ExportOptions())
-    with disk_errors(place, disk_needed(opened)), work_folder(place) as work:
+    needs = estimate_needs(opened.family, opened.sizes, geometry, opened.tensors)
+    with disk_errors(place, needs.disk), work_folder(place) as work:
         new = work / "bundle"
         new.mkdir()
         _write(opened, geometry, new, check_values, progress)
         replace_folder(new, place, BUNDLE)
     return place
-
-
-def disk_needed(checkpoint: Checkpoint) -> int:
-    """Bytes of the weights that a bundle of this checkpoint keeps; graphs add a few megabytes."""
-    consumed = set(checkpoint.match.consumed)
-    return sum(info.bytes for name, info in checkpoint.tensors.items() if name in consumed)
 
 
 def _write(

@@ -90,20 +90,21 @@ class Run:
             if self.steps:
                 with self._timed("talker"):
                     talker.decode()
-            self._check_finite("talker", talker.hidden.read())
+            step = self.steps + 1
+            self._check_finite("talker", step, talker.hidden.read())
             with self._timed("flow"):
                 tail.run(self._noise.initial(self.steps), self._noise.diffusion(self.steps))
             patch = tail.patch.read()[0]
-            self._check_finite("flow", patch)
+            self._check_finite("flow", step, patch)
             stop = float(tail.stop_probability.read()[0])
-            self._check_finite("flow_advance", tail.stop_probability.read())
-            self._check_finite("flow_advance", talker.embedding.read())
+            self._check_finite("flow_advance", step, tail.stop_probability.read())
+            self._check_finite("flow_advance", step, talker.embedding.read())
             self._record(patch, stop, talker.hidden.read())
             self.steps += 1
             self.finish_reason = self._why_finished(stop)
             with self._timed("audio_decoder"):
                 audio = decoder.decode(patch, last=self.finish_reason is not None)
-            self._check_finite("audio_decoder", audio)
+            self._check_finite("audio_decoder", step, audio)
             if len(audio) and not self._first_audio:
                 self._first_audio = time.perf_counter() - self._started
             parts.append(audio)
@@ -151,10 +152,10 @@ class Run:
             warnings=self.warnings if self.finish_reason is not None else (),
         )
 
-    def _check_finite(self, component: str, values: np.ndarray) -> None:
+    def _check_finite(self, component: str, step: int, values: np.ndarray) -> None:
         if not np.isfinite(values).all():
             raise NumericError(
-                f"{component} produced NaN or infinity at step {self.steps + 1}",
+                f"{component} produced NaN or infinity at step {step}",
                 expected="finite numbers",
                 found=f"{int((~np.isfinite(values)).sum())} of {values.size} that are not; "
                 "nothing was spoken from this step on",

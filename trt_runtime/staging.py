@@ -100,6 +100,22 @@ def _listed_files(manifest: Path, kind: str) -> set[str] | None:
         return None
 
 
+def real_place(path: str | Path) -> Path:
+    """`path` without links: a work folder must lie beside the real folder, not beside a link to it.
+
+    Raises UserError for a relative path where the working directory has been deleted.
+    """
+    try:
+        return Path(path).expanduser().resolve()
+    except (OSError, RuntimeError) as error:
+        raise UserError(
+            f"The path {path} leads nowhere",
+            expected="an absolute path, or one from a working directory that exists",
+            found=str(error),
+            do="change to a folder that exists, or give an absolute path",
+        ) from error
+
+
 @contextlib.contextmanager
 def work_folder(out: Path) -> Iterator[Path]:
     """An empty folder on the file system of `out`, deleted in the end, however that comes.
@@ -109,7 +125,18 @@ def work_folder(out: Path) -> Iterator[Path]:
     """
     missing = [folder for folder in out.parents if not folder.exists()]
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            out.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            if error.errno in _DISK_FULL or error.errno in _UNWRITABLE:
+                raise
+            # Some places answer with odd errors: /proc, for one, knows no such file.
+            raise UserError(
+                f"{out.parent} cannot be made",
+                expected="a place where folders can be made",
+                found=error.strerror or str(error),
+                do="choose another folder; nothing was left behind",
+            ) from error
         _remove_leftovers(out)
         work, lock = _make(out)
         try:

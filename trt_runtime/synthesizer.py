@@ -153,7 +153,8 @@ class Synthesizer:
                 "The text leaves too little room for max_steps",
                 expected=f"prompt tokens + max_steps of at most {g.cache_length}",
                 found=f"{tokens} + {request.max_steps}",
-                do=f"ask for max_steps={g.cache_length - tokens}, or shorten the text",
+                do=f"ask for max_steps={min(g.cache_length - tokens, g.max_steps)}, or shorten the "
+                "text",
             )
         if request.max_steps > g.max_steps:
             raise UserError(

@@ -19,6 +19,7 @@ from trt_runtime.staging import (
     check_replaceable,
     disk_errors,
     existing_folder,
+    real_place,
     replace_folder,
     work_folder,
 )
@@ -325,3 +326,20 @@ def test_the_nearest_folder_tells_the_disk(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     assert existing_folder(tmp_path / "a" / "b") == tmp_path
     assert existing_folder(tmp_path / "file" / "b") == tmp_path
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a place that makes no folders")
+def test_a_place_that_makes_no_folders_is_a_users_error() -> None:
+    with pytest.raises(UserError, match="cannot be made"), work_folder(Path("/proc/none/engines")):
+        pass
+
+
+def test_a_relative_path_from_a_deleted_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(UserError, match="leads nowhere"):
+        real_place("engines")
