@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -173,6 +174,8 @@ def _unreadable(path: Path, expected: str, found: object) -> UserError:
 
 def _read_text(path: Path) -> str:
     try:
+        if not path.is_file():  # a pipe would be waited for, a device never ends
+            raise ValueError("not a plain file")
         if path.stat().st_size > _LARGEST_FILE:
             raise ValueError(f"{path.stat().st_size} bytes are too many for a tokenizer")
         return path.read_text(encoding="utf-8")
@@ -236,7 +239,11 @@ def _read_added_tokens(folder: Path) -> list[dict[str, Any]]:
         raise _unreadable(config, "added_tokens_decoder: a JSON object", type(decoder).__name__)
     for key, entry in (decoder or {}).items():
         text = entry.get("content") if isinstance(entry, dict) else None
-        if not key.isdecimal() or not _is_id(int(key)) or not isinstance(text, str):
+        if (
+            not re.fullmatch(r"[0-9]{1,10}", key)
+            or not _is_id(int(key))
+            or not isinstance(text, str)
+        ):
             raise _unreadable(config, "an added token for each id", f"{entry!r} for {key!r}")
         token = added_token(text, int(key), special=entry.get("special") is True)
         for flag in ("single_word", "lstrip", "rstrip", "normalized"):

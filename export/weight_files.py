@@ -74,6 +74,8 @@ def _bad_index(path: Path, expected: str, found: object) -> UserError:
 def _read_index(folder: Path) -> dict[str, tuple[str, ...] | None]:
     path = folder / INDEX
     try:
+        if not path.is_file():
+            raise ValueError("not a plain file")
         if path.stat().st_size > _LARGEST_INDEX:
             raise ValueError(f"{path.stat().st_size} bytes are too many for an index")
         data: Any = json.loads(path.read_text(encoding="utf-8"))

@@ -19,7 +19,7 @@ from trt_runtime.contract import (
 )
 from trt_runtime.errors import FolderError
 from trt_runtime.machine import check_machine
-from trt_runtime.manifest import Manifest, check_files, read_manifest, rebuild_command
+from trt_runtime.manifest import TOKENIZER, Manifest, check_files, read_manifest, rebuild_command
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +43,13 @@ BACKENDS: dict[str, Callable[[Path, Manifest, int | None], Backend]] = {
 def check_contract(folder: Path, manifest: Manifest) -> None:
     """Raises FolderError unless every graph of the loop is there and has the contract's tensors."""
     specs = graph_specs(manifest.geometry)
+    if TOKENIZER not in manifest.files:
+        raise FolderError(
+            f"The manifest of {folder} does not list {TOKENIZER}",
+            expected="every file of the folder, with its hash",
+            found=f"{len(manifest.files)} files",
+            do=f"build it again: {rebuild_command(manifest, folder)}",
+        )
     needed = set(specs) - {SPEAKER_PROJECTION, TAIL}
     if TAIL in manifest.graphs:
         needed -= {FLOW_STEP, FLOW_ADVANCE}

@@ -84,6 +84,8 @@ class TextTokenizer:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
+        if not path.is_file():
+            raise ValueError("no plain file")
         size = path.stat().st_size
         if size > _LARGEST_FILE:
             raise ValueError(f"{size} bytes, more than the {_LARGEST_FILE} that are read")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -186,3 +187,20 @@ def test_ids_that_the_package_would_change_are_refused(folder: Path) -> None:
     (folder / "tokenizer.json").write_text(json.dumps(data), encoding="utf-8")
     with pytest.raises(UserError, match=r"'<new>' to have the id 5000"):
         tokenizer_json(folder)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
+    """Reading it would wait for ever."""
+    os.mkfifo(tmp_path / "tokenizer.json")
+    with pytest.raises(UserError, match="not a plain file"):
+        write_tokenizer(tmp_path, tmp_path / "out.json")
+
+
+def test_an_id_of_thousands_of_digits_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "vocab.json").write_text(json.dumps({"a": 0}))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n")
+    decoder = {"9" * 5000: {"content": "<x>"}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": decoder}))
+    with pytest.raises(UserError, match="added token"):
+        write_tokenizer(tmp_path, tmp_path / "out.json")

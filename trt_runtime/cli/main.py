@@ -98,7 +98,8 @@ def _run(arguments: Sequence[str] | None) -> int:
     if unknown and not getattr(parsed, "takes_anything", False):
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     if parsed.version:
-        print(__version__)
+        with standard_output.explained():
+            print(__version__, flush=True)
         return 0
     if command is None:
         parser.print_help()
