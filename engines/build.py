@@ -33,7 +33,7 @@ from engines.memory import peak_memory, peak_memory_text
 from engines.targets import Builder, GraphJob, Target, find_target
 from engines.weights import WeightStore
 from trt_runtime.errors import FolderError, UserError
-from trt_runtime.machine import describe_machine
+from trt_runtime.machine import check_machine, describe_machine
 from trt_runtime.manifest import (
     BUNDLE,
     ENGINES,
@@ -152,7 +152,13 @@ class _Plan:
         self.previous = None if self.force else previous_build(self.out)
 
     def already_there(self, name: str, key: str) -> bool:
-        if not is_current(self.out, self.previous, name, key):
+        if self.previous is None or not is_current(self.out, self.previous, name, key):
+            return False
+        try:
+            # What the runtime would refuse is built again: its error says to come here.
+            check_machine(self.previous, self.out)
+        except FolderError as error:
+            log.warning("%s: building it again: %s", self.out, error)
             return False
         self.say(f"{self.out} is up to date: nothing to do (--force builds it again)")
         return True

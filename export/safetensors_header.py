@@ -67,6 +67,8 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
     that overlap, gaps between them, names given twice.
     """
     try:
+        if not path.is_file():  # a pipe would be waited for
+            raise OSError("not a plain file")
         size = path.stat().st_size
         with path.open("rb") as file:
             prefix = file.read(8)

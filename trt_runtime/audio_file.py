@@ -24,6 +24,9 @@ _OTHER_EXTENSIONS: dict[str, tuple[str, str | None]] = {
     "opus": ("OGG", "OPUS"),
 }
 
+#: Samples a call of the encoder.
+_BLOCK = 1 << 16
+
 
 def writable_extensions() -> list[str]:
     """Every file name extension that audio can be written with, without the dot, sorted."""
@@ -86,8 +89,11 @@ class AudioFileWriter:
     def write(self, audio: NDArray[np.float32]) -> None:
         """Appends `audio`: (samples,) float32."""
         try:
-            with interruptions_wait():
-                self._encoder.write(audio)
+            # In blocks: libsndfile's Vorbis encoder puts a whole write on the stack, and a minute
+            # of it ends the process.
+            for start in range(0, len(audio), _BLOCK):
+                with interruptions_wait():
+                    self._encoder.write(audio[start : start + _BLOCK])
         except Exception as error:
             self._explain(error)
             raise

@@ -8,6 +8,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from trt_runtime.printable import printable
+
 
 class MingError(Exception):
     """Anything this project raises on purpose. Command lines print it and exit with status 2."""
@@ -20,6 +22,8 @@ class ExplainedError(MingError):
     """
 
     def __init__(self, what: str, *, expected: str = "", found: str = "", do: str) -> None:
+        # Names out of a stranger's file must not reach a terminal as they are.
+        what, expected, found, do = (printable(part) for part in (what, expected, found, do))
         self.what, self.expected, self.found, self.do = what, expected, found, do
         parts = [what.rstrip(".") + "."]
         if expected:

@@ -24,6 +24,9 @@ SOUND_EVENT_PROMPT = "Please generate audio events based on given text.\n"
 MUSIC_KEYS = ("Genre: ", "Mood: ", "Instrument: ", "Theme: ", "Duration: ")
 TEXT_INPUT = " Text input:\n"
 
+#: Beyond this a tokenizer takes minutes and gigabytes before it can say how many tokens there are.
+LONGEST_TEXT = 200_000
+
 
 @dataclass(frozen=True)
 class Grammar:
@@ -175,6 +178,13 @@ def check_text(text: object, name: str = "text", *, may_be_blank: bool = False) 
             expected="a str",
             found=type(text).__name__,
             do="decode bytes first, for example text.decode('utf-8')",
+        )
+    if len(text) > LONGEST_TEXT:
+        raise UserError(
+            f"{name} is too long",
+            expected=f"at most {LONGEST_TEXT:,} characters, far more than any model's context",
+            found=f"{len(text):,}",
+            do="speak it in parts",
         )
     for index, character in enumerate(text):
         category = unicodedata.category(character)

@@ -94,6 +94,8 @@ def check_replaceable(out: Path, kind: str) -> None:
 def _listed_files(manifest: Path, kind: str) -> set[str] | None:
     """The files that a manifest of this kind lists, of whatever format version."""
     try:
+        if not manifest.is_file():
+            return None
         data = json.loads(manifest.read_text(encoding="utf-8"))
         return set(data["files"]) if data["format"] == kind else None
     except (OSError, ValueError, KeyError, TypeError, RecursionError):

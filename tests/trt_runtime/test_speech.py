@@ -218,3 +218,13 @@ def test_an_interruption_leaves_nothing(error, tmp_path):
     with pytest.raises(error):
         interrupted()
     assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("extension", ["ogg", "flac", "mp3", "wav"])
+def test_a_minute_is_written_whole(extension, tmp_path):
+    """One write of a minute ends the process inside libsndfile's Vorbis encoder."""
+    audio = np.sin(np.arange(44_100 * 70, dtype=np.float32) / 50) * np.float32(0.3)
+    path = tmp_path / f"long.{extension}"
+    speech = Speech(audio, 44_100, FinishReason.STOP, 1, 0, Timings(0.1, 0.2, 70.0))
+    speech.save(path)
+    assert abs(soundfile.info(path).duration - 70.0) < 0.2

@@ -25,6 +25,7 @@ from trt_runtime.manifest import ENGINES, GraphEntry, Manifest, StoredTensor
 
 log = logging.getLogger(__name__)
 
+_MOST_THREADS = 1024
 _PROVIDERS = ["CPUExecutionProvider"]
 _SESSION_TYPES = {"float32": "tensor(float)", "int64": "tensor(int64)", "bool": "tensor(bool)"}
 
@@ -110,11 +111,12 @@ class CpuBackend:
     """Loads every graph of the folder that this backend uses; see `interface.Backend`."""
 
     def __init__(self, folder: Path, manifest: Manifest, threads: int | None = None) -> None:
-        if threads is not None and threads < 1:
+        whole = isinstance(threads, int) and not isinstance(threads, bool)
+        if threads is not None and not (whole and 1 <= threads <= _MOST_THREADS):
             raise UserError(
-                "threads must be positive",
-                expected="1 or more",
-                found=str(threads),
+                "threads cannot be used",
+                expected=f"a whole number from 1 to {_MOST_THREADS}",
+                found=repr(threads),
                 do="leave it out to use every core",
             )
         self._ort = import_onnxruntime()

@@ -112,8 +112,11 @@ def _read_text(text: str) -> str:
     """The argument, or standard input as UTF-8 without its last newline."""
     if text != PIPE:
         return text
+    from trt_runtime.prompt import LONGEST_TEXT
+
     try:
-        read = sys.stdin.buffer.read().decode("utf-8-sig")
+        # No more than any text may have: standard input may never end.
+        read = sys.stdin.buffer.read(4 * LONGEST_TEXT + 8).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(
             "Standard input is not text",
