@@ -16,6 +16,7 @@ import engines.onnxruntime_cpu
 import export
 from engines import build_engines
 from export import ExportOptions
+from tests.engines.folders import contents, leftovers, loadable
 from trt_runtime.errors import FolderError, UserError
 from trt_runtime.machine import check_machine, describe_machine
 from trt_runtime.manifest import (
@@ -27,26 +28,6 @@ from trt_runtime.manifest import (
 )
 
 ROOT = Path(engines.__file__).parents[1]
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
-def loadable(parent: Path) -> list[Path]:
-    """Folders below `parent`, hidden ones too, that would load as engines."""
-    found = []
-    for manifest in parent.rglob(MANIFEST):
-        try:
-            if read_manifest(manifest.parent).kind == ENGINES:
-                found.append(manifest.parent)
-        except FolderError:
-            continue
-    return found
-
-
-def leftovers(out: Path) -> list[str]:
-    return [path.name for path in out.parent.iterdir() if path.name.startswith(".")]
 
 
 def test_the_manifest_says_what_was_built(bundle: Path, tmp_path: Path):

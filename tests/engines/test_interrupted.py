@@ -13,30 +13,11 @@ import pytest
 import engines.build
 import engines.onnxruntime_cpu
 from engines import build_engines
-from trt_runtime.errors import FolderError, UserError
-from trt_runtime.manifest import ENGINES, MANIFEST, check_files, read_manifest
+from tests.engines.folders import contents, leftovers, loadable
+from trt_runtime.errors import UserError
+from trt_runtime.manifest import MANIFEST, check_files, read_manifest
 
 ROOT = Path(engines.__file__).parents[1]
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
-def loadable(parent: Path) -> list[Path]:
-    """Folders below `parent`, hidden ones too, that would load as engines."""
-    found = []
-    for manifest in parent.rglob(MANIFEST):
-        try:
-            if read_manifest(manifest.parent).kind == ENGINES:
-                found.append(manifest.parent)
-        except FolderError:
-            continue
-    return found
-
-
-def leftovers(out: Path) -> list[str]:
-    return [path.name for path in out.parent.iterdir() if path.name.startswith(".")]
 
 
 def test_a_folder_of_someone_else_is_never_replaced(bundle: Path, tmp_path: Path):
