@@ -22,10 +22,14 @@ KEPT: dict[str, tuple[str, ...] | None] = {
     "dense_cfm": ("cfg2_s025_t08", "cfg1plus", "n4", "n16", "tta"),
     "dense_heads": None,
     "dense_talker": ("plain_en", "bgm"),
-    "dense_vae": ("dec1", "dec4", "dec7", "upsample", "istft", "sliding"),
-    "dense_e2e": ("plain_tts", "tta", "one_step"),
-}
+    "dense_vae": ("dec1", "dec4", "dec7", "upsample", "istft", "sliding", "enc0", "enc1", "enc2"),
+    "dense_e2e": (
+        "plain_tts", "tta", "one_step", "clone", "podcast", "emotion_spk", "zero_spk_style", "bgm",
+    ),
+    "fbank": None,
+}  # fmt: skip
 CHECKPOINT = "tiny-dense"
+WAVES = ("a_24k.wav", "b_16k.wav")
 
 
 def main() -> None:
@@ -33,8 +37,11 @@ def main() -> None:
     shutil.rmtree(OUT, ignore_errors=True)
     (OUT / "goldens").mkdir(parents=True)
     (OUT / CHECKPOINT).mkdir()
-    for file in ("config.json", "model.safetensors", "tokenizer.json"):
+    for file in ("config.json", "model.safetensors", "tokenizer.json", "campplus.onnx"):
         shutil.copyfile(source / CHECKPOINT / file, OUT / CHECKPOINT / file)
+    (OUT / "wavs").mkdir()
+    for file in WAVES:
+        shutil.copyfile(source / "wavs" / file, OUT / "wavs" / file)
     for name, kept in KEPT.items():
         side = json.loads((source / "goldens" / f"{name}.json").read_text(encoding="utf-8"))
 
