@@ -60,6 +60,9 @@ def parser() -> argparse.ArgumentParser:
         metavar="N,N",
         help="tokens of a prefill call, ascending, each dividing the next",
     )
+    export.add_argument(
+        "--max-reference-latents", type=_count, help="latents of a request's reference waves"
+    )
     return result
 
 
@@ -100,7 +103,7 @@ def _build(options: argparse.Namespace) -> None:
 
     chosen: dict[str, Any] = {
         name: getattr(options, name)
-        for name in ("cache_length", "max_steps", "prefill_chunks")
+        for name in ("cache_length", "max_steps", "prefill_chunks", "max_reference_latents")
         if getattr(options, name) is not None
     }
     build_engines(

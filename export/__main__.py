@@ -47,6 +47,12 @@ def parser() -> argparse.ArgumentParser:
         help="tokens a prefill call, each dividing the next",
     )
     result.add_argument(
+        "--max-reference-latents",
+        type=int,
+        default=ExportOptions.max_reference_latents,
+        help="latents of the reference waves of a request, 12.5 a second in the released models",
+    )
+    result.add_argument(
         "--no-values",
         action="store_true",
         help="check each graph's form only, do not run it against its torch module",
@@ -114,7 +120,9 @@ def _export_options(options: argparse.Namespace) -> ExportOptions:
             found=options.prefill_chunks,
             do="give whole numbers with commas between them",
         ) from error
-    return ExportOptions(options.cache_length, options.max_steps, chunks)
+    return ExportOptions(
+        options.cache_length, options.max_steps, chunks, options.max_reference_latents
+    )
 
 
 def _show(line: str) -> None:

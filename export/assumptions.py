@@ -124,7 +124,7 @@ _ROWS: tuple[_Row, ...] = (
     _Row("latent channels", 64, _size(lambda s: s.audio.latent_dim)),
     _Row("decoder frames a latent", 4, _size(lambda s: s.audio.frames_per_latent)),
     _Row("samples a decoder frame", 882, _size(lambda s: s.audio.hop_length)),
-    _Row("samples an encoder frame", 882, _size(lambda s: s.audio.encoder_input)),
+    _Row("samples an encoder frame", 882, _size(lambda s: s.audio.encoder_hop)),
     _Row("encoder hop_size", 882, _config(*_ENCODER, "hop_size")),
     _Row("sample rate", 44100, _size(lambda s: s.audio.sample_rate)),
     _Row("semantic module", None, _config("audio_tokenizer_config", "semantic_module_kwargs")),

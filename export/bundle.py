@@ -16,14 +16,16 @@ from export.control_tokens import require_control_tokens
 from export.geometry import ExportOptions, geometry_of
 from export.graphs import GraphSource, graph_sources
 from export.needs import estimate_needs
+from export.speaker_encoder import CAMPPLUS, write_speaker_encoder
 from export.tokenizer import write_tokenizer
 from export.tracing import trace
 from export.verification import verify
 from export.weights import write_component
-from trt_runtime.contract import Geometry
+from trt_runtime.geometry import Geometry
 from trt_runtime.manifest import (
     BUNDLE,
     MANIFEST,
+    SPEAKER_ENCODER,
     TOKENIZER,
     GraphEntry,
     Manifest,
@@ -88,6 +90,8 @@ def _write(
     progress: Progress,
 ) -> None:
     write_tokenizer(opened.path, folder / TOKENIZER)
+    if not write_speaker_encoder(opened.path, folder / SPEAKER_ENCODER):
+        progress(f"no {CAMPPLUS}: speaker embeddings must be given, references have none")
     stored: dict[str, dict[str, StoredTensor]] = {}
     counts: dict[str, int] = {}
     parameters = opened.family.components(opened.sizes)
@@ -131,7 +135,9 @@ def _write_graph(
 ) -> GraphEntry:
     start = time.monotonic()
     spec = source.spec
-    weights = {name: tensor for part in source.components for name, tensor in stored[part].items()}
+    # A component may be empty: the tied language head has no table of its own.
+    parts = [stored.get(part, {}) for part in source.components]
+    weights = {name: tensor for part in parts for name, tensor in part.items()}
     model, used = trace(source, opened.sizes, geometry, weights, folder)
     path = folder / f"{spec.name}.onnx"
     ir.save(model, path)

@@ -6,11 +6,15 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from export.sizes import ModelSizes
-from trt_runtime.contract import Geometry
 from trt_runtime.errors import UserError
+from trt_runtime.geometry import Geometry
 
 #: Euler steps of the reference's speech loop; its generate() offers no other number.
 SOLVER_STEPS = 10
+
+#: Latents that a call of the audio encoder makes. More would round short references up further;
+#: fewer would read the weights more often (16 are 1.3 s of sound in the released models).
+ENCODER_LATENTS = 16
 
 
 @dataclass(frozen=True)
@@ -19,14 +23,17 @@ class ExportOptions:
 
     cache_length: prompt tokens and steps together. max_steps: patches of one request.
     prefill_chunks: tokens a prefill call takes; each divides the next and the last cache_length.
+    max_reference_latents: latents of one reference wave (12.5 a second in the released models), or
+    of all of a dialogue's together; rounded up to whole calls of the encoder.
     """
 
     cache_length: int = 2048
     max_steps: int = 400
     prefill_chunks: tuple[int, ...] = (16, 64)
+    max_reference_latents: int = 1024
 
     def __post_init__(self) -> None:
-        for name in ("cache_length", "max_steps"):
+        for name in ("cache_length", "max_steps", "max_reference_latents"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 1 << 20:
                 raise UserError(
@@ -54,6 +61,8 @@ def geometry_of(sizes: ModelSizes, options: ExportOptions) -> Geometry:
     frames = lookahead + sizes.patch * audio.frames_per_latent
     # A last partial call may reach one patch past the step limit.
     longest = (options.max_steps + 1) * sizes.patch * audio.frames_per_latent
+    calls = -(-options.max_reference_latents // ENCODER_LATENTS)
+    reference = calls * ENCODER_LATENTS
     try:
         return Geometry(
             sample_rate=audio.sample_rate,
@@ -81,6 +90,17 @@ def geometry_of(sizes: ModelSizes, options: ExportOptions) -> Geometry:
                 longest if window is None else min(longest, window + frames)
                 for window in audio.decoder.window
             ),
+            encoder_hop=audio.encoder_hop,
+            encoder_latents=ENCODER_LATENTS,
+            encoder_kv_heads=audio.encoder.kv_heads,
+            encoder_head_dim=audio.encoder.head_dim,
+            encoder_frame_cache_lengths=_rings(
+                audio.encoder.window[: audio.encoder_layers_run], audio.frames_per_latent, calls
+            ),
+            encoder_latent_cache_lengths=()
+            if audio.latent_aggregator is None
+            else _rings(audio.latent_aggregator.window, audio.frames_per_latent + 1, calls),
+            max_reference_latents=reference,
         )
     except ValueError as error:
         raise UserError(
@@ -89,3 +109,11 @@ def geometry_of(sizes: ModelSizes, options: ExportOptions) -> Geometry:
             found=str(error),
             do="check config.json, or choose other values of --cache-length and --max-steps",
         ) from error
+
+
+def _rings(windows: tuple[int | None, ...], rows_per_latent: int, calls: int) -> tuple[int, ...]:
+    """Cache lengths of an encoder stack that reads `rows_per_latent` rows for each latent."""
+    rows = ENCODER_LATENTS * rows_per_latent
+    return tuple(
+        calls * rows if window is None else min(calls * rows, window + rows) for window in windows
+    )

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from trt_runtime.contract import TAIL, GraphSpec
+from trt_runtime.contract import LANGUAGE_HEAD, TAIL, GraphSpec
+
+#: Graphs made of other components' weights; every other graph uses those of its own component.
+_SHARED = {
+    TAIL: ("flow", "flow_advance"),
+    # Its own table, which a family with tied embeddings does not have.
+    LANGUAGE_HEAD: ("language_head", "prompt_embedding"),
+}
 
 
 def weight_components(spec: GraphSpec) -> tuple[str, ...]:
-    """Components of the family tables whose parameters the graph of `spec` holds.
-
-    A graph's own component, but for the tail, which is made of the weights of two others.
-    """
-    return ("flow", "flow_advance") if spec.name == TAIL else (spec.component,)
+    """Components of the family tables among whose parameters those of the graph of `spec` are."""
+    return _SHARED.get(spec.name, (spec.component,))

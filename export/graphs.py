@@ -17,21 +17,24 @@ from torch import Tensor, nn
 
 from export.graph_weights import weight_components
 from export.modules.audio_decoder import AudioDecoder
+from export.modules.audio_encoder import AudioEncoder
 from export.modules.flow import Aggregator, Flow, StopHead, euler_step
 from export.modules.layers import parameter
 from export.modules.transformer import CausalTransformer
 from export.sizes import ModelSizes
 from trt_runtime.contract import (
     AUDIO_DECODER,
+    AUDIO_ENCODER,
     FLOW_ADVANCE,
     FLOW_STEP,
+    LANGUAGE_HEAD,
     PROMPT_EMBEDDING,
     SPEAKER_PROJECTION,
     TAIL,
-    Geometry,
     GraphSpec,
     graph_specs,
 )
+from trt_runtime.geometry import Geometry
 from trt_runtime.time_grid import time_grid
 
 
@@ -158,6 +161,36 @@ class AudioDecoderGraph(nn.Module):
         return self.audio_decoder.decode(latents, latents_before, valid, is_last, *state)
 
 
+class AudioEncoderGraph(nn.Module):
+    def __init__(self, sizes: ModelSizes, geometry: Geometry) -> None:
+        super().__init__()
+        self.audio_encoder = AudioEncoder(sizes.audio, geometry)
+
+    def forward(
+        self, wave: Tensor, latents_before: Tensor, valid_frames: Tensor, *caches: Tensor
+    ) -> tuple[Tensor, ...]:
+        """wave: (1, samples) to the posterior of its latents and caches: see AudioEncoder."""
+        return cast(
+            tuple[Tensor, ...], self.audio_encoder(wave, latents_before, valid_frames, *caches)
+        )
+
+
+class LanguageHeadGraph(nn.Module):
+    """The head's table: its own, or the embeddings' where the two are tied."""
+
+    def __init__(self, sizes: ModelSizes, geometry: Geometry) -> None:
+        super().__init__()
+        part = nn.Module()
+        part.table = parameter(geometry.vocab_size, geometry.talker_hidden)
+        self.add_module("prompt_embedding" if sizes.tied_embeddings else "language_head", part)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """hidden: (1, 1, talker_hidden) to logits (1, vocab_size)."""
+        (table,) = self.parameters()
+        # The table on the left: no runtime then keeps a transposed copy of the largest tensor.
+        return (table @ hidden[0].transpose(0, 1)).transpose(0, 1)
+
+
 @dataclass(frozen=True)
 class GraphSource:
     """A graph to export: its contract, its module, and the components whose weights it uses."""
@@ -176,6 +209,8 @@ _MODULES: Mapping[str, Callable[[ModelSizes, Geometry], nn.Module]] = {
     FLOW_ADVANCE: FlowAdvanceGraph,
     TAIL: TailGraph,
     AUDIO_DECODER: AudioDecoderGraph,
+    AUDIO_ENCODER: AudioEncoderGraph,
+    LANGUAGE_HEAD: LanguageHeadGraph,
 }
 
 
@@ -195,15 +230,22 @@ def example_inputs(spec: GraphSpec, geometry: Geometry) -> list[tuple[Tensor, ..
     """Points at which a graph is tried, each with inputs of the contract's shapes, seeded.
 
     The first is in the middle of what each input may be. A graph with a position, a count or a flag
-    has a second: the first call of a request, and for the audio decoder the last as well.
+    has a second: the first call of a request, with the least that it may hold.
     """
     middle = {
         "position": geometry.prefill_chunks[0],
         "latents_before": geometry.patch,
         "valid": geometry.patch,
+        "valid_frames": geometry.encoder_latents * geometry.frames_per_latent,
         "is_last": False,
     }
-    first_call = {"position": 0, "latents_before": 0, "valid": 1, "is_last": True}
+    first_call = {
+        "position": 0,
+        "latents_before": 0,
+        "valid": 1,
+        "valid_frames": 1,
+        "is_last": True,
+    }
     points = [middle]
     if any(tensor.name in first_call for tensor in spec.inputs):
         points.append(first_call)

@@ -13,7 +13,8 @@ from export.free_memory import free_to_compare
 from export.graph_weights import weight_components
 from export.safetensors_header import TensorInfo
 from export.sizes import ModelSizes
-from trt_runtime.contract import Geometry, graph_specs
+from trt_runtime.contract import graph_specs
+from trt_runtime.geometry import Geometry
 from trt_runtime.raw_tensors import DTYPE_BYTES
 
 _BASE_MEMORY = 800_000_000  # torch, onnx and a graph
@@ -55,7 +56,7 @@ def estimate_needs(
         size = row.elements * DTYPE_BYTES["float32" if "float32" in stored else "bfloat16"]
         disk, largest = disk + size, max(largest, size)
     graphs = [
-        sum(parameters[name] for name in weight_components(spec))
+        sum(parameters.get(name, 0) for name in weight_components(spec))
         for spec in graph_specs(geometry).values()
     ]
     return ExportNeeds(

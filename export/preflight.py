@@ -24,13 +24,12 @@ from export.needs import ExportNeeds, estimate_needs
 from export.preflight_text import format_report
 from export.safetensors_header import TensorInfo
 from export.sizes import ModelSizes
+from export.speaker_encoder import CAMPPLUS, find_speaker_encoder
 from export.tokenizer import load_tokenizer, tokenizer_json
 from export.weight_files import find_weight_files, read_tensors
 from trt_runtime.errors import UserError
 from trt_runtime.manifest import TOKENIZER
 from trt_runtime.staging import existing_folder
-
-SPEAKER_ENCODER = "campplus.onnx"
 
 __all__ = ["PreflightReport", "TensorGroup", "check_checkpoint", "format_report"]
 
@@ -211,6 +210,11 @@ def _check_tokenizer(folder: Path, report: PreflightReport) -> None:
 
 
 def _check_speaker_encoder(folder: Path, report: PreflightReport) -> None:
-    report.has_speaker_encoder = (folder / SPEAKER_ENCODER).is_file()
+    report.has_speaker_encoder = False
+    try:
+        report.has_speaker_encoder = find_speaker_encoder(folder) is not None
+    except UserError as error:
+        report.problems.append(str(error))
+        return
     if not report.has_speaker_encoder and (folder / CONFIG).exists():
-        report.notes.append(f"no {SPEAKER_ENCODER}: voices cannot be taken from reference waves")
+        report.notes.append(f"no {CAMPPLUS}: references give no speaker embedding")

@@ -18,6 +18,11 @@ SPEAKER_DIM = 192
 #: Width of the flow's sinusoidal time embedding. Fixed by the architecture; no config says it.
 TIME_FEATURES = 256
 
+#: Layers that the reference runs of the audio encoder, at most, and that its aggregator has,
+#: whatever the config says: building the aggregator overwrites the layer count on the config object
+#: that both share.
+ENCODER_LAYERS_RUN = 4
+
 _LARGEST_WIDTH = 1 << 18
 _MOST_LAYERS = 1024
 _LARGEST_VOCABULARY = 1 << 24
@@ -62,8 +67,9 @@ class FlowTransformerSizes:
 class AudioSizes:
     """The audio tokenizer: `hop_length` samples a frame, `frames_per_latent` frames a latent.
 
-    `encoder_input` is the number of samples in a frame of the encoder. `latent_aggregator` says
-    whether the encoder gathers frames to latents by a transformer (patch_size -1 has none).
+    `encoder` is the encoder's stack of frames as stored, `encoder_hop` the samples of its frames.
+    `latent_aggregator` is its stack that gathers frames to latents (patch_size -1 has none), and
+    `encoder_layers_run` says how many layers of `encoder` the reference runs.
     """
 
     sample_rate: int
@@ -73,13 +79,17 @@ class AudioSizes:
     latent_dim: int
     encoder: TransformerSizes
     decoder: TransformerSizes
-    encoder_input: int
-    latent_aggregator: bool = True
+    encoder_hop: int
+    encoder_layers_run: int
+    latent_aggregator: TransformerSizes | None
 
 
 @dataclass(frozen=True)
 class ModelSizes:
-    """All sizes of a model: `patch` latents a step, `history` latents of context."""
+    """All sizes of a model: `patch` latents a step, `history` latents of context.
+
+    `tied_embeddings` says whether the language-model head is the table of token embeddings.
+    """
 
     talker: TransformerSizes
     flow: FlowTransformerSizes
@@ -87,6 +97,7 @@ class ModelSizes:
     audio: AudioSizes
     patch: int
     history: int
+    tied_embeddings: bool
     speaker_dim: int = SPEAKER_DIM
 
 
@@ -106,11 +117,12 @@ def read_sizes(config: Mapping[str, Any]) -> ModelSizes:
         audio=audio_sizes(root.section("audio_tokenizer_config")),
         patch=patch,
         history=flow_section.integer("history_patch_size", most=1 << 16, default=patch),
+        tied_embeddings=root.section("llm_config").flag("tie_word_embeddings", default=False),
     )
 
 
-def transformer_sizes(section: ConfigSection) -> TransformerSizes:
-    """The sizes of a Qwen2 config section."""
+def transformer_sizes(section: ConfigSection, *, run: int | None = None) -> TransformerSizes:
+    """The sizes of a Qwen2 config section; with `run`, of a stack of so many layers."""
     section.require("hidden_act", (None, "silu"), "silu")
     hidden = section.integer("hidden_size", most=_LARGEST_WIDTH)
     heads = section.integer("num_attention_heads", most=4096)
@@ -126,7 +138,7 @@ def transformer_sizes(section: ConfigSection) -> TransformerSizes:
     if head_dim % 2:
         key = "num_attention_heads" if section.values.get("head_dim") is None else "head_dim"
         raise section.error(key, f"an even width of a head for rotary positions, not {head_dim}")
-    layers = section.integer("num_hidden_layers", most=_MOST_LAYERS)
+    layers = run or section.integer("num_hidden_layers", most=_MOST_LAYERS)
     return TransformerSizes(
         hidden=hidden,
         layers=layers,
@@ -137,7 +149,7 @@ def transformer_sizes(section: ConfigSection) -> TransformerSizes:
         rope_theta=_rope_theta(section),
         rms_eps=section.number("rms_norm_eps", above=0, most=1.0, default=1e-6),
         vocab_size=section.integer("vocab_size", most=_LARGEST_VOCABULARY, default=151936),
-        window=_windows(section, layers),
+        window=_windows(section, layers, every=run is None),
     )
 
 
@@ -171,8 +183,10 @@ def attention_rule(section: ConfigSection) -> str:
     return str(rule)
 
 
-def _windows(section: ConfigSection, layers: int) -> tuple[int | None, ...]:
+def _windows(section: ConfigSection, layers: int, *, every: bool) -> tuple[int | None, ...]:
     """Past positions that each layer sees, by the rules of transformers 4.52.4.
+
+    `every`: the section's `layer_types` must name each of the layers, and not others besides.
 
     FlashAttention-2 counts `sliding_window` positions besides the query's own and begins at layer
     max_window_layers; sdpa and eager count the query's own and window every layer. `layer_types`,
@@ -182,7 +196,7 @@ def _windows(section: ConfigSection, layers: int) -> tuple[int | None, ...]:
     listed = section.values.get("layer_types")
     if listed is not None and (
         not isinstance(listed, list)
-        or len(listed) != layers
+        or (len(listed) != layers if every else len(listed) < layers)
         or not all(kind in ("sliding_attention", "full_attention") for kind in listed)
     ):
         raise section.error(
@@ -195,7 +209,7 @@ def _windows(section: ConfigSection, layers: int) -> tuple[int | None, ...]:
     width = section.integer("sliding_window", most=_LONGEST_WINDOW, default=4096)
     past = width - 1 if counts_itself else width
     if listed is not None:
-        return tuple(past if kind == "sliding_attention" else None for kind in listed)
+        return tuple(past if kind == "sliding_attention" else None for kind in listed[:layers])
     first = section.integer("max_window_layers", least=0, most=1 << 20, default=28)
     return tuple(past if counts_itself or layer >= first else None for layer in range(layers))
 
@@ -233,6 +247,12 @@ def audio_sizes(section: ConfigSection) -> AudioSizes:
     frames = section.integer("patch_size", most=1024, least=-1)
     if frames == 0:
         raise section.error("patch_size", "a whole number from 1 to 1024, or -1 for none")
+    samples = encoder.integer("input_dim", most=1 << 16)
+    # The encoder cuts the wave into pieces of hop_size and multiplies each by input_dim weights.
+    if encoder.integer("hop_size", most=1 << 16, default=samples) != samples:
+        raise encoder.error("hop_size", f"{encoder.dotted('input_dim')} ({samples})")
+    backbone = encoder.section("backbone")
+    frame_stack = transformer_sizes(backbone)
     latent_dim = decoder.integer("latent_dim", most=_LARGEST_WIDTH)
     if encoder.integer("latent_dim", most=_LARGEST_WIDTH) != latent_dim:
         raise encoder.error("latent_dim", f"{decoder.dotted('latent_dim')} ({latent_dim})")
@@ -242,8 +262,13 @@ def audio_sizes(section: ConfigSection) -> AudioSizes:
         n_fft=4 * hop,
         frames_per_latent=max(frames, 1),
         latent_dim=latent_dim,
-        encoder=transformer_sizes(encoder.section("backbone")),
+        encoder=frame_stack,
         decoder=transformer_sizes(decoder.section("backbone")),
-        encoder_input=encoder.integer("input_dim", most=1 << 16),
-        latent_aggregator=frames != -1,
+        encoder_hop=samples,
+        encoder_layers_run=frame_stack.layers
+        if frames == -1
+        else min(frame_stack.layers, ENCODER_LAYERS_RUN),
+        latent_aggregator=None
+        if frames == -1
+        else transformer_sizes(backbone, run=ENCODER_LAYERS_RUN),
     )

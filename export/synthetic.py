@@ -20,6 +20,7 @@ import numpy as np
 
 from export.families import family_of
 from export.sizes import ModelSizes
+from export.speaker_encoder import CAMPPLUS
 from export.tokenizer import added_token, byte_level_bpe
 from export.weight_files import INDEX, SINGLE
 from export.whole_file import whole_file
@@ -87,6 +88,7 @@ def write_random_checkpoint(
     dtype: str = "bfloat16",
     shard_bytes: int | None = None,
     tokenizer: bool = True,
+    speaker_encoder: bool = True,
     stop_bias: float = 0.0,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> None:
@@ -97,7 +99,7 @@ def write_random_checkpoint(
     float32), the buffers inv_freq and window exactly, in float32. `stop_bias` is added to the
     logit of stopping: below zero speech is longer. `on_progress(done, total)` counts bytes.
     `tokenizer` writes a byte-level tokenizer.json with the released control tokens at the end of
-    the vocabulary.
+    the vocabulary, `speaker_encoder` a small campplus.onnx.
 
     Raises UserError for a config that cannot be used, and where the disk fills.
     """
@@ -123,14 +125,22 @@ def write_random_checkpoint(
     _write_json(folder / "config.json", config)
     if tokenizer:
         _write_tokenizer(folder, sizes.talker.vocab_size)
+    if speaker_encoder:
+        from export.synthetic_speaker_encoder import random_speaker_encoder
+
+        content = random_speaker_encoder(
+            lambda name, count: _whole(f"{CAMPPLUS}/{name}", seed, count)
+        )
+        with whole_file(folder / CAMPPLUS, len(content)) as file:
+            file.write(content)
     shards = _split(tensors, shard_bytes)
     files = [
         SINGLE if shard_bytes is None else f"model-{i:05d}-of-{len(shards):05d}.safetensors"
         for i in range(1, len(shards) + 1)
     ]
     total, done = sum(tensor.bytes for tensor in tensors), 0
-    for file, shard in zip(files, shards, strict=True):
-        for written in _write_shard(folder / file, shard, sizes, seed, stop_bias):
+    for name, shard in zip(files, shards, strict=True):
+        for written in _write_shard(folder / name, shard, sizes, seed, stop_bias):
             done += written
             if on_progress is not None:
                 on_progress(done, total)

@@ -21,8 +21,9 @@ from torch import nn
 
 from export.graphs import GraphSource, example_inputs
 from export.sizes import ModelSizes
-from trt_runtime.contract import Geometry, GraphSpec
+from trt_runtime.contract import GraphSpec
 from trt_runtime.errors import MingError
+from trt_runtime.geometry import Geometry
 from trt_runtime.manifest import StoredTensor
 
 OPSET = 20

@@ -20,8 +20,9 @@ from torch import Tensor, nn
 from export.free_memory import free_memory, free_to_compare
 from export.graphs import GraphSource, example_inputs
 from export.sizes import ModelSizes
-from trt_runtime.contract import Geometry, GraphSpec
+from trt_runtime.contract import GraphSpec
 from trt_runtime.errors import MingError
+from trt_runtime.geometry import Geometry
 from trt_runtime.manifest import StoredTensor
 
 #: Largest relative error (max |a - b| / max |b|) between two float32 evaluations of one graph that

@@ -24,6 +24,7 @@ MAY_IMPORT: dict[str, tuple[set[str], set[str]]] = {
             "export",
             "trt_runtime.contract",
             "trt_runtime.errors",
+            "trt_runtime.geometry",
             "trt_runtime.interruption",
             "trt_runtime.manifest",
             "trt_runtime.printable",
@@ -47,8 +48,9 @@ NEVER = {
 #: Third-party packages that a room may import at the top of a file.
 MAY_NEED = {
     "trt_runtime": {"numpy", "tokenizers"},
-    "export": {"huggingface_hub", "ml_dtypes", "numpy", "onnx", "onnx_ir", "tokenizers", "torch"},
     # google is protobuf, which onnx is made of.
+    "export": {"google", "huggingface_hub", "ml_dtypes", "numpy", "onnx", "onnx_ir"}
+    | {"tokenizers", "torch"},
     "engines": {"google", "onnx", "onnxruntime"},
     "calibration": set(),
 }

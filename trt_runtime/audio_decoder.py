@@ -10,7 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from trt_runtime.backends.interface import Backend
-from trt_runtime.contract import AUDIO_DECODER, Geometry
+from trt_runtime.contract import AUDIO_DECODER
+from trt_runtime.geometry import Geometry
 
 
 class AudioDecoder:

@@ -1,15 +1,15 @@
 """Names, shapes and dtypes of the graphs: the one agreement between exporter, builders and runtime.
 
-Everything is a pure function of :class:`Geometry`, whose numbers come from a checkpoint's config
-and from the export options. Shapes are static; what varies from step to step is a tensor input.
-Batch size is 1 throughout; the leading axis is kept so that batched buckets stay the same contract.
+Everything is a pure function of :class:`trt_runtime.geometry.Geometry`. Shapes are static; what
+varies from step to step is a tensor input. Batch size is 1 throughout; the leading axis is kept so
+that batched buckets stay the same contract.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
-from itertools import pairwise
-from typing import Any
+from dataclasses import dataclass
+
+from trt_runtime.geometry import Geometry
 
 PROMPT_EMBEDDING = "prompt_embedding"
 SPEAKER_PROJECTION = "speaker_projection"
@@ -17,8 +17,11 @@ FLOW_STEP = "flow_step"
 FLOW_ADVANCE = "flow_advance"
 TAIL = "tail"
 AUDIO_DECODER = "audio_decoder"
+AUDIO_ENCODER = "audio_encoder"
+LANGUAGE_HEAD = "language_head"
 
-_LARGEST_SIZE = 1 << 24
+#: Graphs that a request may need but plain speech does not: loaded when they are first asked for.
+ON_DEMAND = (AUDIO_ENCODER, LANGUAGE_HEAD)
 
 #: Appended to the name of a state input to give the output that replaces it.
 NEXT = "_next"
@@ -53,104 +56,6 @@ class GraphSpec:
     outputs: tuple[TensorSpec, ...]
     state: tuple[str, ...] = ()
     in_place: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Geometry:
-    """The sizes that the graphs' shapes depend on.
-
-    Audio: `sample_rate` Hz, `hop_length` samples a frame, `n_fft` samples a window,
-    `frames_per_latent` decoder frames a latent. Flow: `latent_dim` channels, `patch` latents a
-    step, `history` latents of context, `solver_steps` Euler steps of the unrolled tail. Talker:
-    widths, `cache_length` positions, `prefill_chunks` tokens a prefill call (each divides the next,
-    and the last divides `cache_length`). `max_steps` is the most patches a request may ask for.
-    `decoder_cache_lengths` is the number of cached frames of each decoder layer (a ring where the
-    layer has a sliding window, the whole of `max_steps` otherwise).
-    """
-
-    sample_rate: int
-    hop_length: int
-    n_fft: int
-    frames_per_latent: int
-    latent_dim: int
-    patch: int
-    history: int
-    solver_steps: int
-    talker_hidden: int
-    talker_layers: int
-    talker_kv_heads: int
-    talker_head_dim: int
-    vocab_size: int
-    speaker_dim: int
-    cache_length: int
-    prefill_chunks: tuple[int, ...]
-    max_steps: int
-    decoder_hidden: int
-    decoder_kv_heads: int
-    decoder_head_dim: int
-    decoder_cache_lengths: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        """Raises ValueError for sizes that no model has or that contradict each other."""
-        for field in fields(self):
-            value = getattr(self, field.name)
-            for size in value if isinstance(value, tuple) else (value,):
-                if not 1 <= size <= _LARGEST_SIZE:
-                    raise ValueError(f"{field.name} is {size}, not 1 to {_LARGEST_SIZE}")
-        chain = (*self.prefill_chunks, self.cache_length)
-        if len(chain) < 2 or any(
-            small >= large or large % small for small, large in pairwise(chain)
-        ):
-            raise ValueError(
-                f"prefill_chunks {self.prefill_chunks} do not each divide the next and the last "
-                f"the cache of {self.cache_length}"
-            )
-        if not self.decoder_cache_lengths:
-            raise ValueError("decoder_cache_lengths is empty")
-        if self.n_fft % self.hop_length or self.overlap % 2:
-            raise ValueError(f"n_fft {self.n_fft} does not fit hop_length {self.hop_length}")
-
-    @property
-    def samples_per_patch(self) -> int:
-        return self.patch * self.frames_per_latent * self.hop_length
-
-    @property
-    def lookahead_frames(self) -> int:
-        """Frames at the end of a latent that linear upsampling makes from the next latent too."""
-        return self.frames_per_latent // 2
-
-    @property
-    def decoder_frames(self) -> int:
-        """Frames computed by one decoder call: those held back before, and a whole patch."""
-        return self.lookahead_frames + self.patch * self.frames_per_latent
-
-    @property
-    def overlap(self) -> int:
-        """Samples in which one ISTFT window overlaps those that follow."""
-        return self.n_fft - self.hop_length
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Geometry:
-        """Raises KeyError, TypeError or ValueError where a field is missing or not of its kind."""
-        values: dict[str, Any] = {}
-        for field in fields(cls):
-            value = data[field.name]
-            if str(field.type).startswith("tuple"):
-                if not isinstance(value, list | tuple):
-                    raise TypeError(f"{field.name} is not a list")
-                values[field.name] = tuple(_size(field.name, item) for item in value)
-            else:
-                values[field.name] = _size(field.name, value)
-        return cls(**values)
-
-
-def _size(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} is not an integer")
-    return value
 
 
 def prompt_embedding_spec(g: Geometry) -> GraphSpec:
@@ -309,6 +214,59 @@ def audio_decoder_spec(g: Geometry) -> GraphSpec:
     )
 
 
+def audio_encoder_spec(g: Geometry) -> GraphSpec:
+    """A reference wave to the posterior of its latents, `encoder_latents` of them a call.
+
+    `latents_before` counts the latents of earlier calls. The first `valid_frames` frames of `wave`
+    are the reference's; what the graph makes of the rest of their last latent is what the reference
+    implementation makes of padding, and later latents are to be left out. `std` is the standard
+    deviation.
+    """
+    frames = g.encoder_latents * g.frames_per_latent
+    caches = tuple(
+        TensorSpec(
+            f"{stack}_{kind}_cache_{layer}",
+            "float32",
+            (1, g.encoder_kv_heads, length, g.encoder_head_dim),
+        )
+        for stack, lengths in (
+            ("frame", g.encoder_frame_cache_lengths),
+            ("latent", g.encoder_latent_cache_lengths),
+        )
+        for layer, length in enumerate(lengths)
+        for kind in ("key", "value")
+    )
+    names = tuple(cache.name for cache in caches)
+    latents = (1, g.encoder_latents, g.latent_dim)
+    return GraphSpec(
+        AUDIO_ENCODER,
+        "audio_encoder",
+        (
+            TensorSpec("wave", "float32", (1, frames * g.encoder_hop)),
+            TensorSpec("latents_before", "int64", (1,)),
+            TensorSpec("valid_frames", "int64", (1,)),
+            *caches,
+        ),
+        (
+            TensorSpec("mean", "float32", latents),
+            TensorSpec("std", "float32", latents),
+            *_next(caches),
+        ),
+        state=names,
+        in_place=names,
+    )
+
+
+def language_head_spec(g: Geometry) -> GraphSpec:
+    """The talker as the language model that it was: a hidden state to the logits of tokens."""
+    return GraphSpec(
+        LANGUAGE_HEAD,
+        "language_head",
+        (TensorSpec("hidden", "float32", (1, 1, g.talker_hidden)),),
+        (TensorSpec("logits", "float32", (1, g.vocab_size)),),
+    )
+
+
 def _next(tensors: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
     return tuple(TensorSpec(t.name + NEXT, t.dtype, t.shape) for t in tensors)
 
@@ -323,5 +281,7 @@ def graph_specs(g: Geometry) -> dict[str, GraphSpec]:
         flow_advance_spec(g),
         tail_spec(g),
         audio_decoder_spec(g),
+        audio_encoder_spec(g),
+        language_head_spec(g),
     )
     return {spec.name: spec for spec in specs}

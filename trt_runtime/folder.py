@@ -12,6 +12,7 @@ from trt_runtime.backends.interface import Backend
 from trt_runtime.contract import (
     FLOW_ADVANCE,
     FLOW_STEP,
+    ON_DEMAND,
     SPEAKER_PROJECTION,
     TAIL,
     TensorSpec,
@@ -50,7 +51,7 @@ def check_contract(folder: Path, manifest: Manifest) -> None:
             found=f"{len(manifest.files)} files",
             do=f"build it again: {rebuild_command(manifest, folder)}",
         )
-    needed = set(specs) - {SPEAKER_PROJECTION, TAIL}
+    needed = set(specs) - {SPEAKER_PROJECTION, TAIL, *ON_DEMAND}
     if TAIL in manifest.graphs:
         needed -= {FLOW_STEP, FLOW_ADVANCE}
     missing = needed - set(manifest.graphs)

@@ -17,19 +17,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trt_runtime.contract import Geometry, TensorSpec
+from trt_runtime.contract import TensorSpec
 from trt_runtime.errors import FolderError
+from trt_runtime.geometry import Geometry
 from trt_runtime.printable import printable
 from trt_runtime.raw_tensors import DTYPE_BYTES
 
 MANIFEST = "manifest.json"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 BUNDLE = "ming-trt-bundle"
 ENGINES = "ming-trt-engines"
 #: The tokenizer's file, in either kind of folder.
 TOKENIZER = "tokenizer.json"
+#: The speaker encoder's file, in either kind of folder; not every checkpoint has one.
+SPEAKER_ENCODER = "speaker_encoder.onnx"
 
-_EXPORT_OPTIONS = ("cache_length", "max_steps", "prefill_chunks")
+_EXPORT_OPTIONS = ("cache_length", "max_steps", "prefill_chunks", "max_reference_latents")
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _LARGEST_MANIFEST = 64 << 20
 

@@ -35,6 +35,7 @@ class Stream(IntEnum):
     INITIAL = 0
     DIFFUSION = 1
     POSTERIOR = 2
+    ATTEMPT = 3
 
 
 def check_seed(seed: object) -> int:
@@ -90,6 +91,16 @@ def normal(seed: int, step: int, stream: int, shape: tuple[int, ...]) -> NDArray
     key = np.array([seed & 0xFFFFFFFF, seed >> 32], np.uint32)
     words = philox4x32(counter, key)
     return _box_muller(words).reshape(-1)[:count].reshape(shape)
+
+
+def derived_seed(seed: int, attempt: int) -> int:
+    """The seed of a further attempt at what `seed` did not do well; `seed` itself for attempt 0."""
+    seed = check_seed(seed)
+    if not attempt:
+        return seed
+    counter = np.array([[0, attempt, Stream.ATTEMPT, 0]], np.uint32)
+    words = philox4x32(counter, np.array([seed & 0xFFFFFFFF, seed >> 32], np.uint32))[0]
+    return int(words[0]) | int(words[1]) << 32
 
 
 def _box_muller(words: NDArray[np.uint32]) -> NDArray[np.float32]:

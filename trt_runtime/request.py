@@ -4,28 +4,35 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, TypedDict
 
 import numpy as np
 
+from trt_runtime.audio_description import Music, SoundEvent
+from trt_runtime.dialogue import Dialogue
 from trt_runtime.errors import UserError
+from trt_runtime.instruction import instruction_text
 from trt_runtime.noise import RecordedNoise, check_seed
-from trt_runtime.prompt import SPEECH_PROMPT, check_text
+from trt_runtime.prompt import check_text
+from trt_runtime.uses import Use, use_of
 
 _LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
-#: Options that later versions take, with the values that mean "not asked for".
-_LATER: dict[str, tuple[Any, ...]] = {
-    "instruction": (None,),
-    "voice": (None,),
-    "reference": (None,),
-    "reference_text": (None,),
-    "speaker_embedding": ("auto", None),
-    "normalize": (False,),
-    "retries": (0,),
-}
+#: Texts of more characters are spoken sentence by sentence: some 13 s of English, 45 s of Chinese,
+#: well inside the 64 s of the default `max_steps`.
+SPLIT_LIMIT = 200
+
+#: Options whose default depends on what the text is for.
+_OF_THE_USE = ("prompt", "guidance", "sigma", "temperature", "max_steps")
+
+#: The least that each whole number may be. A shorter limit would cut words.
+_WHOLE_NUMBERS = {"min_steps": 1, "max_steps": 1, "retries": 0, "split_limit": 20}
+_MAY_BE_NONE = ("max_steps", "split_limit")
+
+#: Options that choose one of a few words.
+_CHOICES = {"posterior": ("mean", "sample"), "on_runaway": ("report", "stop")}
 
 
 class RequestOptions(TypedDict, total=False):
@@ -35,15 +42,18 @@ class RequestOptions(TypedDict, total=False):
     instruction: Any
     voice: Any
     reference: Any
-    reference_text: str | None
+    reference_text: Any
     speaker_embedding: Any
-    guidance: float
-    sigma: float
-    temperature: float
+    posterior: str
+    guidance: float | None
+    sigma: float | None
+    temperature: float | None
     min_steps: int
-    max_steps: int
+    max_steps: int | None
     seed: int
     normalize: bool
+    split_limit: int | None
+    on_runaway: str
     retries: int
     noise: RecordedNoise | None
     trace: bool
@@ -54,80 +64,118 @@ class RequestOptions(TypedDict, total=False):
 class Request:
     """What to say and how; raises UserError when made from values that cannot be used.
 
-    Numbers may be NumPy scalars and are kept as int and float.
+    Numbers may be NumPy scalars and are kept as int and float. Where `prompt`, `guidance`, `sigma`,
+    `temperature` or `max_steps` is None, `use` has the default that goes with the text.
     """
 
-    text: str
-    """What is spoken. Control tokens in it are spelled out, never obeyed."""
+    text: Any
+    """What is spoken: a str, a :class:`Dialogue` or the turns of one, :class:`Music` or
+    :class:`SoundEvent`. Control tokens in it are spelled out, never obeyed."""
     prompt: str | None = None
-    """What the talker is asked to make; None is the reference's speech prompt."""
+    """What the talker is asked to make."""
     instruction: Any = None
-    """Style of the voice. Not in this version."""
+    """How it is said: an :class:`trt_runtime.instruction.Instruction`, a dict or JSON as the
+    reference takes them, or a string that goes into the prompt as it is."""
     voice: Any = None
-    """A stored voice. Not in this version."""
+    """A stored voice: its name, its file, a :class:`Voice`; for a dialogue a mapping of them."""
     reference: Any = None
-    """A wave whose voice is cloned. Not in this version."""
-    reference_text: str | None = None
-    """The words of `reference`. Not in this version."""
+    """Recordings whose voice is cloned: a path, (array, rate), a list; a mapping for a dialogue."""
+    reference_text: Any = None
+    """The words of `reference`; for a dialogue a mapping, or the reference's own string."""
     speaker_embedding: Any = "auto"
-    """The speaker's 192 numbers; "auto" takes them from `reference`. Not in this version."""
-    guidance: float = 2.0
+    """"auto" (from each reference, none without one), "zero", None (no speaker), or arrays."""
+    posterior: str = "mean"
+    """"mean" of a reference's latents, which is the same each time, or a "sample"."""
+    guidance: float | None = None
     """Classifier-free guidance g of c + g (c - u); 0 and more."""
-    sigma: float = 0.25
+    sigma: float | None = None
     """Size of the noise added inside the solver at temperature 1; 0 and more."""
-    temperature: float = 0.0
+    temperature: float | None = None
     """0 is the deterministic solver; the added noise grows with its square root."""
     min_steps: int = 5
     """Steps before which the stop head is not asked; 1 and more."""
-    max_steps: int = 200
-    """Steps after which speech ends; 1 and more, and may be below `min_steps`."""
+    max_steps: int | None = None
+    """Steps after which a sentence ends; 1 and more, and may be below `min_steps`."""
     seed: int = 0
-    """Seed of the noise, 0 to 2**64 - 1."""
+    """Seed of the noise, 0 to 2**64 - 1; every sentence of a long text is spoken with it."""
     normalize: bool = False
-    """Spell out numbers and abbreviations first. Not in this version."""
+    """Spell out numbers, dates, units and addresses first (the extra `text`)."""
+    split_limit: int | None = SPLIT_LIMIT
+    """A longer text is spoken sentence by sentence, none of more characters; None never splits."""
+    on_runaway: str = "report"
+    """What to do where speech runs away: "report" it, or "stop" there."""
     retries: int = 0
-    """Further attempts after a runaway. Not in this version."""
+    """Further attempts at a sentence that is a silent stub or runs away, under derived seeds."""
     noise: RecordedNoise | None = None
     """Recorded noise in place of the generator."""
     trace: bool = False
     """Whether the result keeps prompt ids, latents, stop probabilities and hidden states."""
     on_progress: Callable[..., Any] | None = None
     """Called with a :class:`trt_runtime.speech.Progress` after each step."""
+    use: Use = field(init=False)
+    """What the text is for, with the request's own prompt and numbers."""
+    instruction_text: str | None = field(default=None, init=False)
+    """What of `instruction` goes into the prompt."""
+    warnings: tuple[str, ...] = field(default=(), init=False)
+    """What of the request is done otherwise than it says."""
 
     def __post_init__(self) -> None:
-        self._set("text", check_text(self.text))
+        self._set("text", _content(self.text))
         if self.prompt is not None:
             self._set("prompt", check_text(self.prompt, "prompt", may_be_blank=True))
         for name in ("guidance", "sigma", "temperature"):
-            self._set(name, _real(name, getattr(self, name)))
+            if getattr(self, name) is not None:
+                self._set(name, _real(name, getattr(self, name)))
+        for name, least in _WHOLE_NUMBERS.items():
+            if getattr(self, name) is not None or name not in _MAY_BE_NONE:
+                self._set(name, _whole(name, getattr(self, name), least))
+        given = {name: getattr(self, name) for name in _OF_THE_USE}
+        chosen = {name: value for name, value in given.items() if value is not None}
+        self._set("use", replace(use_of(self.text), **chosen))
         if self.noise_scale > _LARGEST_FLOAT32:
             _refuse("temperature", "sigma * sqrt(temperature) in float32's range", self.noise_scale)
-        for name, least in (("min_steps", 1), ("max_steps", 1), ("retries", 0)):
-            self._set(name, _whole(name, getattr(self, name), least))
         self._set("seed", check_seed(self.seed))
         for name in ("normalize", "trace"):
             self._set(name, _flag(name, getattr(self, name)))
+        for name, choices in _CHOICES.items():
+            # By type first: an array compared with a string has no single truth.
+            if not isinstance(getattr(self, name), str) or getattr(self, name) not in choices:
+                _refuse(name, " or ".join(map(repr, choices)), getattr(self, name))
         if self.noise is not None and not isinstance(self.noise, RecordedNoise):
             _refuse("noise", "None or a RecordedNoise", self.noise)
-        if self.noise is not None and self.noise.posterior is not None:
-            raise UserError(
-                "noise.posterior is not in this version of ming-trt yet",
-                expected="None: there is no reference wave to draw a posterior for",
-                found=f"an array of shape {self.noise.posterior.shape}",
-                do="leave posterior out",
-            )
         if self.on_progress is not None and not callable(self.on_progress):
             _refuse("on_progress", "None or a function", self.on_progress)
-        for name, unused in _LATER.items():
-            value = getattr(self, name)
-            # By type first: an array compared with a string has no single truth.
-            if not any(type(value) is type(u) and value == u for u in unused):
+        said, warnings = instruction_text(self.instruction)
+        if isinstance(self.text, Music):
+            warnings += self.text.warnings()
+        self._set("instruction_text", said)
+        self._set("warnings", warnings)
+        self._check_together()
+
+    def _check_together(self) -> None:
+        """Options that each may be used, and not with one another."""
+        if self.noise is not None and self.retries:
+            raise UserError(
+                "retries and recorded noise do not go together",
+                expected="noise that another seed can change",
+                do="leave retries out",
+            )
+        if isinstance(self.text, Music | SoundEvent):
+            if self.normalize:
                 raise UserError(
-                    f"{name} is not in this version of ming-trt yet",
-                    expected=f"{name}=" + " or ".join(repr(u) for u in unused),
-                    found=_shown(value),
-                    do=f"leave {name} out",
+                    f"{self.use.name.capitalize()} is described, and nothing of it is spoken",
+                    expected="a text for normalize",
+                    do="leave normalize out",
                 )
+            for name in ("voice", "reference", "reference_text", "instruction"):
+                if getattr(self, name) is not None:
+                    raise UserError(
+                        f"{self.use.name.capitalize()} is made from its description alone",
+                        expected=f"no {name}",
+                        found=_shown(getattr(self, name)),
+                        do=f"leave {name} out; for speech over music give a text and "
+                        "Instruction(background=Background(...))",
+                    )
 
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
@@ -135,12 +183,16 @@ class Request:
     @property
     def noise_scale(self) -> float:
         """sigma * sqrt(temperature): what the graphs take as `noise_scale`."""
-        return self.sigma * math.sqrt(self.temperature)
+        return self.use.sigma * math.sqrt(self.use.temperature)
 
-    @property
-    def prompt_or_default(self) -> str:
-        """`prompt`, or the reference's speech prompt where it is None."""
-        return SPEECH_PROMPT if self.prompt is None else self.prompt
+
+def _content(text: Any) -> str | Dialogue | Music | SoundEvent:
+    """A request's text in one of its forms; raises UserError where it is none."""
+    if isinstance(text, Dialogue | Music | SoundEvent):
+        return text
+    if isinstance(text, Sequence) and not isinstance(text, str | bytes | bytearray):
+        return Dialogue.from_any(text)
+    return check_text(text)
 
 
 def _real(name: str, value: Any) -> float:

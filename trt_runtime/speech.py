@@ -23,7 +23,7 @@ class FinishReason(StrEnum):
     CANCELLED = "cancelled"
     """The caller asked for it."""
     RUNAWAY = "runaway"
-    """The model went astray, and the caller had asked to stop there: never in this version."""
+    """Speech was far longer than its text, and the caller had asked to stop there."""
 
 
 @dataclass(frozen=True)
@@ -49,23 +49,49 @@ class Timings:
 class Trace:
     """What went on inside, for comparing with another implementation.
 
-    prompt_ids: (tokens,) int64. latents: (steps, patch, latent_dim) float32. stop_probabilities:
-    (steps,) float32. hidden: (steps, talker_hidden) float32, after the talker's final norm.
+    prompt_ids: (tokens,) int64. reference_latents: (latents, latent_dim) float32, of the reference
+    waves, perhaps none. latents: (steps, patch, latent_dim) float32. stop_probabilities: (steps,)
+    float32. hidden: (steps, talker_hidden) float32, after the talker's final norm.
     """
 
     prompt_ids: NDArray[np.int64]
+    reference_latents: NDArray[np.float32]
     latents: NDArray[np.float32]
     stop_probabilities: NDArray[np.float32]
     hidden: NDArray[np.float32]
 
 
 @dataclass(frozen=True, eq=False)
+class SpokenSentence:
+    """One sentence of a long text, or all of a shorter one, and where it is.
+
+    `text` is what was spoken, `start` and `end` its characters in the request's text before
+    normalisation. It has `samples` samples from `first_sample` on, made in `steps` steps with
+    `seed`, the last of `attempts`. `warnings` are this sentence's, of every attempt; `trace` is
+    there where the request asked for it.
+    """
+
+    text: str
+    start: int
+    end: int
+    first_sample: int
+    samples: int
+    steps: int
+    finish_reason: FinishReason
+    seed: int
+    attempts: int = 1
+    warnings: tuple[str, ...] = ()
+    trace: Trace | None = None
+
+
+@dataclass(frozen=True, eq=False)
 class Speech:
     """Speech as a whole.
 
-    audio: (samples,) float32, in [-1, 1] but for peaks; `sample_rate` in Hz. `steps` patches were
-    made with `seed`. `warnings` repeats everything that went otherwise than asked: empty in this
-    version, which has nothing that a caller could allow to go otherwise.
+    audio: (samples,) float32, in [-1, 1] but for peaks; `sample_rate` in Hz. `sentences` says how
+    each ended and where it lies; `finish_reason` is the gravest of theirs (cancelled, runaway,
+    max_steps, stop) and `steps` their sum. `seed` is the request's. `warnings` repeats everything
+    that went otherwise than asked. `trace` is that of a text that was spoken in one go.
     """
 
     audio: NDArray[np.float32]
@@ -74,8 +100,12 @@ class Speech:
     steps: int
     seed: int
     timings: Timings
-    trace: Trace | None = None
+    sentences: tuple[SpokenSentence, ...] = ()
     warnings: tuple[str, ...] = ()
+
+    @property
+    def trace(self) -> Trace | None:
+        return self.sentences[0].trace if len(self.sentences) == 1 else None
 
     @property
     def duration(self) -> float:
@@ -98,9 +128,10 @@ class AudioChunk:
     """A piece of speech, as it is made.
 
     audio: (samples,) float32. `start` is the index of its first sample in the whole speech, `index`
-    counts chunks from 0, `steps` the patches made so far. The last chunk is `final` and says why
-    speech ended in `finish_reason`, which is None before; its `warnings` are those of
-    :class:`Speech`.
+    counts chunks from 0, `steps` the patches made so far, `sentence` the sentences before this
+    one. A sentence's last chunk brings its report in `ended`, None before. The last chunk of all is
+    `final` and says why speech ended in `finish_reason`, which is None before; its `warnings` are
+    those of :class:`Speech`.
     """
 
     audio: NDArray[np.float32]
@@ -112,16 +143,22 @@ class AudioChunk:
     seed: int
     finish_reason: FinishReason | None = None
     warnings: tuple[str, ...] = ()
+    sentence: int = 0
+    ended: SpokenSentence | None = None
 
 
 @dataclass(frozen=True)
 class Progress:
     """How far a request is: `step` steps done of at most `max_steps`, after `seconds`.
 
-    `stop_probability` is the stop head's answer at this step, in [0, 1].
+    `stop_probability` is the stop head's answer at this step, in [0, 1]. `sentence` counts the
+    sentences done of `sentences`, `attempt` the earlier attempts at this one.
     """
 
     step: int
     max_steps: int
     stop_probability: float
     seconds: float
+    sentence: int = 0
+    sentences: int = 1
+    attempt: int = 0

@@ -2,39 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
+from numpy.typing import NDArray
 
+from trt_runtime.cloning import VoiceEncoder
+from trt_runtime.conditioning import Conditioning, condition
 from trt_runtime.errors import FolderError, UserError
 from trt_runtime.folder import OpenFolder, open_folder
-from trt_runtime.loop import Run
-from trt_runtime.manifest import TOKENIZER
+from trt_runtime.language_model import write_normalized
+from trt_runtime.manifest import SPEAKER_ENCODER, TOKENIZER
+from trt_runtime.passages import Passage, passages
 from trt_runtime.printable import printable
-from trt_runtime.prompt import GRAMMARS, build_prompt, check_tokenizer
+from trt_runtime.prompt import (
+    GRAMMARS,
+    SPEECH_PROMPT,
+    Prompt,
+    build_prompt,
+    check_text,
+    check_tokenizer,
+)
+from trt_runtime.prompt_embedding import embed_context
+from trt_runtime.reference_audio import ReferenceAudio, read_reference
 from trt_runtime.request import Request, RequestOptions
+from trt_runtime.sources import is_list
+from trt_runtime.speaking import Piece, Speaking
 from trt_runtime.speech import AudioChunk, Speech
 from trt_runtime.text_tokenizer import TextTokenizer
+from trt_runtime.voice import Voice
+from trt_runtime.voice_store import VoiceStore
 
 
 def load(
-    engines: str | Path | None = None, *, threads: int | None = None, verify: bool = True
+    engines: str | Path | None = None,
+    *,
+    threads: int | None = None,
+    verify: bool = True,
+    voices: str | os.PathLike[str] | None = None,
 ) -> Synthesizer:
     """Loads an engine folder or a bundle; None loads the embedded default.
 
     `threads` are the threads of one graph call (default: every core this process may use).
-    `verify=False` skips hashing the files, not the other checks. Raises FolderError.
+    `verify=False` skips hashing the files, not the other checks. `voices` is the folder of stored
+    voices (default: MING_TRT_VOICES, or the user's). Raises FolderError.
     """
-    return Synthesizer(open_folder(engines, threads=threads, verify=verify))
+    return Synthesizer(open_folder(engines, threads=threads, verify=verify), voices)
+
+
+#: Patches that are joined at a time while a whole speech is made.
+_JOINED_PATCHES = 16
 
 
 class Synthesizer:
     """A loaded folder. Thread-safe: each request owns its state and shares only the weights."""
 
-    def __init__(self, opened: OpenFolder) -> None:
+    def __init__(self, opened: OpenFolder, voices: str | os.PathLike[str] | None = None) -> None:
         self._opened: OpenFolder | None = opened
+        self._encoder = VoiceEncoder(opened)
+        self._store = VoiceStore(voices)
         self.folder = opened.path
         self.geometry = opened.manifest.geometry
         grammar = GRAMMARS.get(opened.manifest.family)
@@ -64,33 +94,34 @@ class Synthesizer:
         """Samples a second of everything this speaks."""
         return self.geometry.sample_rate
 
-    def synthesize(self, text: str, **options: Unpack[RequestOptions]) -> Speech:
+    def synthesize(self, text: Any, **options: Unpack[RequestOptions]) -> Speech:
         """Speaks `text` and returns the whole of it; options as in :func:`trt_runtime.synthesize`.
 
         Raises UserError before anything starts where a request cannot be met, and NumericError
         where a component's output is not finite.
         """
-        run = self._start(text, options)
-        chunks = list(run.chunks(chunk_patches=run.request.max_steps))
-        assert run.finish_reason is not None
+        speaking = self._start(text, options)
+        audio = _joined(chunk.audio for chunk in speaking.chunks(chunk_patches=_JOINED_PATCHES))
+        assert speaking.finish_reason is not None
         return Speech(
-            audio=np.concatenate([chunk.audio for chunk in chunks]),
+            audio=audio,
             sample_rate=self.sample_rate,
-            finish_reason=run.finish_reason,
-            steps=run.steps,
-            seed=run.request.seed,
-            timings=run.timings(),
-            trace=run.trace() if run.request.trace else None,
-            warnings=self.warnings,
+            finish_reason=speaking.finish_reason,
+            steps=sum(sentence.steps for sentence in speaking.sentences),
+            seed=speaking.request.seed,
+            timings=speaking.timings(),
+            sentences=tuple(speaking.sentences),
+            warnings=speaking.warnings,
         )
 
     def stream(
-        self, text: str, *, chunk_patches: int = 1, **options: Unpack[RequestOptions]
+        self, text: Any, *, chunk_patches: int = 1, **options: Unpack[RequestOptions]
     ) -> Iterator[AudioChunk]:
         """Speaks `text` in chunks as they are made, `chunk_patches` patches each.
 
-        The request is checked when this is called, not when the first chunk is asked for. The
-        iterator may be left at any point: closing or dropping it frees the request's state.
+        The request is checked, and its references are encoded, when this is called and not when the
+        first chunk is asked for. The iterator may be left at any point: closing or dropping it
+        frees the request's state.
         """
         if isinstance(chunk_patches, bool) or not isinstance(chunk_patches, int | np.integer):
             raise UserError(
@@ -108,6 +139,44 @@ class Synthesizer:
             )
         return self._start(text, options).chunks(chunk_patches=int(chunk_patches))
 
+    def encode_voice(self, reference: Any, reference_text: str | None = None) -> Voice:
+        """A voice to keep: `voice=` then costs no encoding and gives the same samples.
+
+        reference: a recording (path, or array and rate), or a list of one speaker's. With its words
+        the voice has latents; without them, only the speaker embedding. Raises UserError.
+        """
+        if reference_text is not None:
+            reference_text = check_text(reference_text, "reference_text")
+        listed = list(reference) if is_list(reference) else [reference]
+        if not listed:
+            raise UserError("There is no recording", expected="one or more", do="give a reference")
+        audios: list[ReferenceAudio] = []
+        warnings: tuple[str, ...] = ()
+        for item in listed:
+            audio, remarks = read_reference(item)
+            audios.append(audio)
+            warnings += remarks
+        opened = self._require_open()
+        return self._encoder.voice(
+            audios,
+            reference_text,
+            # Latents alone are a voice too, where the checkpoint came without a speaker encoder.
+            embed=reference_text is None or SPEAKER_ENCODER in opened.manifest.files,
+            warnings=warnings,
+        )
+
+    def normalize_text(
+        self, text: str, *, prompt: str = SPEECH_PROMPT, max_tokens: int = 200
+    ) -> str:
+        """`text` with numbers and signs spelled out, written by the model itself.
+
+        Greedy decoding of the talker with its language-model head, as the reference's
+        generate_text. Raises UserError where the model writes no end within `max_tokens`.
+        """
+        opened = self._require_open()
+        ids = self._prompt(check_text(text), prompt=check_text(prompt, "prompt")).ids
+        return write_normalized(opened, self._tokenizer, ids, max_tokens=max_tokens)
+
     def warmup(self) -> None:
         """Runs one short request, so that the first real one does not pay for first touches."""
         steps = min(2, self.geometry.max_steps)
@@ -123,44 +192,92 @@ class Synthesizer:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _start(self, text: str, options: RequestOptions) -> Run:
-        opened = self._opened
-        if opened is None:
+    def _require_open(self) -> OpenFolder:
+        if self._opened is None:
             raise UserError("This synthesizer is closed", do="load the folder again")
-        unknown = set(options) - set(Request.__dataclass_fields__)
+        return self._opened
+
+    def _start(self, text: Any, options: RequestOptions) -> Speaking:
+        started = time.perf_counter()
+        opened = self._require_open()
+        known = RequestOptions.__annotations__
+        unknown = set(options) - set(known)
         if unknown:
             raise UserError(
                 f"No such option: {', '.join(sorted(unknown))}",
-                expected=", ".join(name for name in Request.__dataclass_fields__ if name != "text"),
+                expected=", ".join(known),
                 found=", ".join(sorted(unknown)),
                 do="check the spelling",
             )
         request = Request(text, **options)
-        prompt = build_prompt(
-            self._tokenizer, self._grammar, prompt=request.prompt_or_default, text=request.text
+        spoken = passages(request)
+        if request.noise is not None and len(spoken) > 1:
+            raise UserError(
+                "Recorded noise is for a text that is spoken in one go",
+                expected="one passage",
+                found=f"{len(spoken)} sentences",
+                do="give split_limit=None, or a shorter text",
+            )
+        if request.noise is not None:
+            g = self.geometry
+            request.noise.check(g.patch, g.latent_dim, g.solver_steps)
+        conditioning = condition(request, opened, self._encoder, self._store)
+        pieces = [self._piece(request, passage, conditioning) for passage in spoken]
+        context = embed_context(
+            opened.backend, self.geometry, conditioning.speakers, conditioning.latents
         )
-        g = self.geometry
-        tokens = len(prompt.ids)
+        warnings = self.warnings + request.warnings + conditioning.warnings
+        return Speaking(opened, request, pieces, conditioning, context, warnings, started)
+
+    def _piece(self, request: Request, passage: Passage, conditioning: Conditioning) -> Piece:
+        prompt = self._prompt(
+            passage.text,
+            prompt=request.use.prompt,
+            speakers=len(conditioning.speakers),
+            prompt_text=conditioning.prompt_text,
+            prompt_patches=len(conditioning.latents) // self.geometry.patch,
+            instruction=request.instruction_text,
+        )
+        self._check_capacity(request, len(prompt.ids))
+        return Piece(prompt, passage.text, passage.start, passage.end)
+
+    def _prompt(self, text: str, **parts: Any) -> Prompt:
+        return build_prompt(self._tokenizer, self._grammar, text=text, **parts)
+
+    def _check_capacity(self, request: Request, tokens: int) -> None:
+        """Raises UserError unless `tokens` of prompt and the request's steps fit the engines."""
+        g, most = self.geometry, request.use.max_steps
         if tokens >= g.cache_length:
             raise UserError(
                 "The text is too long for these engines",
                 expected=f"fewer than {g.cache_length} tokens with its prompt",
                 found=f"{tokens} tokens",
-                do="shorten the text, speak it in parts, or export with a larger --cache-length",
+                do="shorten the text or the reference, leave split_limit at its default, or export "
+                "with a larger --cache-length",
             )
-        if tokens + request.max_steps > g.cache_length:
+        if tokens + most > g.cache_length:
             raise UserError(
                 "The text leaves too little room for max_steps",
                 expected=f"prompt tokens + max_steps of at most {g.cache_length}",
-                found=f"{tokens} + {request.max_steps}",
+                found=f"{tokens} + {most}",
                 do=f"ask for max_steps={min(g.cache_length - tokens, g.max_steps)}, or shorten the "
-                "text",
+                "text or the reference",
             )
-        if request.max_steps > g.max_steps:
+        if most > g.max_steps:
             raise UserError(
                 "max_steps is more than these engines were exported for",
                 expected=f"at most {g.max_steps}",
-                found=str(request.max_steps),
+                found=str(most),
                 do="ask for fewer, or export with a larger --max-steps",
             )
-        return Run(opened, request, prompt.ids, self.warnings)
+
+
+def _joined(parts: Iterable[NDArray[np.float32]]) -> NDArray[np.float32]:
+    """The parts one after the other, in an array that grows as they come: none is held twice."""
+    whole = np.empty(0, np.float32)
+    for part in parts:
+        start = len(whole)
+        # The array is ours alone; debuggers and tracers hold references that are none.
+        whole.resize(start + len(part), refcheck=False)
+        whole[start:] = part
+    return whole

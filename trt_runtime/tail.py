@@ -12,8 +12,14 @@ from typing import Protocol
 import numpy as np
 
 from trt_runtime.backends.interface import Backend, Buffer
-from trt_runtime.contract import FLOW_ADVANCE, FLOW_STEP, TAIL, Geometry, TensorSpec
+from trt_runtime.contract import (
+    FLOW_ADVANCE,
+    FLOW_STEP,
+    TAIL,
+    TensorSpec,
+)
 from trt_runtime.errors import UserError
+from trt_runtime.geometry import Geometry
 from trt_runtime.time_grid import time_grid
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from trt_runtime.backends.interface import Backend, BoundGraph, Buffer
-from trt_runtime.contract import PROMPT_EMBEDDING, Geometry, talker_graph_name, talker_spec
+from trt_runtime.contract import talker_graph_name, talker_spec
+from trt_runtime.geometry import Geometry
 
 #: What a prefill call costs beside its rows, in rows: reading and arranging the weights. Measured:
 #: 29 rows for the 0.5B talker with ONNX Runtime on two cores (benchmarks/shared_weights.py).
@@ -25,19 +26,6 @@ def plan_prefill(tokens: int, chunks: tuple[int, ...]) -> list[int]:
         return padded
     split = [largest] * full + plan_prefill(rest, tuple(smaller))
     return min(split, padded, key=lambda sizes: sum(size + CALL_COST for size in sizes))
-
-
-def embed_prompt(backend: Backend, geometry: Geometry, token_ids: np.ndarray) -> np.ndarray:
-    """token_ids: (tokens,) int64 to embeddings (tokens, talker_hidden) float32."""
-    bound = backend.bind(PROMPT_EMBEDDING, {})
-    size = geometry.prefill_chunks[-1]
-    rows = []
-    for start in range(0, len(token_ids), size):
-        part = token_ids[start : start + size]
-        bound.buffers["token_ids"].write(np.pad(part, (0, size - len(part)))[None])
-        bound.run()
-        rows.append(bound.buffers["embeddings"].read()[0, : len(part)].copy())
-    return np.concatenate(rows)
 
 
 class Talker:

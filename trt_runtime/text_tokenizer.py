@@ -8,6 +8,7 @@ once without its added tokens, for what a user wrote. The second encoder has nev
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +59,10 @@ class TextTokenizer:
     def plain(self, text: str) -> list[int]:
         """Ids of text that a user wrote: never the id of an added token."""
         return list(self._plain.encode(text, add_special_tokens=False).ids)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids; control tokens among them are written out."""
+        return str(self._control.decode(list(ids), skip_special_tokens=False))
 
     def token_id(self, token: str) -> int:
         """The id of an added token such as `<audio>`; raises FolderError where there is none."""

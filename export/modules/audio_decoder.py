@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from export.modules.layers import constant, parameter
 from export.modules.transformer import CausalTransformer
 from export.sizes import TransformerSizes
-from trt_runtime.contract import Geometry
+from trt_runtime.geometry import Geometry
 
 LARGEST_MAGNITUDE = 100.0
 SMALLEST_WINDOW_SUM = 1e-11

@@ -12,7 +12,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from trt_runtime.contract import Geometry, TensorSpec
+from trt_runtime.contract import TensorSpec
+from trt_runtime.geometry import Geometry
 from trt_runtime.manifest import BUNDLE, MANIFEST, GraphEntry, Manifest, StoredTensor, sha256_of
 
 WIDTH, VOCABULARY, CACHE = 32, 50, 8
@@ -39,6 +40,13 @@ GEOMETRY = Geometry(
     decoder_kv_heads=1,
     decoder_head_dim=4,
     decoder_cache_lengths=(4,),
+    encoder_hop=4,
+    encoder_latents=2,
+    encoder_kv_heads=1,
+    encoder_head_dim=4,
+    encoder_frame_cache_lengths=(8,),
+    encoder_latent_cache_lengths=(12,),
+    max_reference_latents=4,
 )
 _TYPES = {"float32": TensorProto.FLOAT, "int64": TensorProto.INT64}
 

@@ -34,12 +34,12 @@ from trt_runtime.contract import (
     FLOW_STEP,
     SPEAKER_PROJECTION,
     TAIL,
-    Geometry,
     TensorSpec,
     graph_specs,
 )
 from trt_runtime.errors import MingError, UserError
 from trt_runtime.folder import OpenFolder, open_folder
+from trt_runtime.geometry import Geometry
 from trt_runtime.manifest import BUNDLE, read_manifest
 from trt_runtime.synthesizer import Synthesizer
 from trt_runtime.tail import LoopedTail, UnrolledTail

@@ -21,7 +21,8 @@ from export.checkpoint import Checkpoint
 from export.graphs import GraphSource, graph_sources
 from export.synthetic import write_random_checkpoint
 from tests.goldens import assert_close
-from trt_runtime.contract import TAIL, Geometry
+from trt_runtime.contract import TAIL
+from trt_runtime.geometry import Geometry
 from trt_runtime.synthesizer import load
 
 #: Patch, history, frames a latent (-1: no upsampling), hop: odd, even, one, and history < patch.

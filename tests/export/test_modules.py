@@ -14,7 +14,7 @@ from export.modules.audio_decoder import AudioDecoder, inverse_spectrum, overlap
 from export.modules.flow import rotate_pairs, time_features
 from export.modules.transformer import HIDDEN_KEY, slots_and_mask
 from tests.goldens import assert_close, dense_checkpoint, load_npz
-from trt_runtime.contract import Geometry
+from trt_runtime.geometry import Geometry
 
 VAE = load_npz("dense_vae")
 DIT = load_npz("dense_dit")

@@ -36,7 +36,7 @@ def test_reads_every_size(config: dict[str, Any]) -> None:
     assert sizes.aggregator.feed_forward == 48  # the ratio 4 where the config gives none
     assert (sizes.patch, sizes.history, sizes.speaker_dim) == (4, 8, 192)
     assert (audio.sample_rate, audio.hop_length, audio.n_fft) == (16000, 16, 64)
-    assert (audio.frames_per_latent, audio.latent_dim, audio.encoder_input) == (4, 6, 16)
+    assert (audio.frames_per_latent, audio.latent_dim, audio.encoder_hop) == (4, 6, 16)
     assert (audio.encoder.layers, audio.decoder.layers) == (5, 2)
 
 
@@ -46,7 +46,8 @@ def test_history_is_a_patch_where_the_config_gives_none(config: dict[str, Any]) 
 
 def test_no_frames_are_gathered_with_patch_size_minus_one(config: dict[str, Any]) -> None:
     audio = read_sizes(changed(config, "audio_tokenizer_config.patch_size", -1)).audio
-    assert (audio.frames_per_latent, audio.latent_aggregator) == (1, False)
+    assert (audio.frames_per_latent, audio.latent_aggregator) == (1, None)
+    assert audio.encoder_layers_run == audio.encoder.layers
 
 
 def test_head_dim_of_the_config_wins(config: dict[str, Any]) -> None:

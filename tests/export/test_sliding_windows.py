@@ -21,7 +21,8 @@ from export.graphs import GraphSource
 from tests.goldens import assert_close, dense_checkpoint, load_json, load_npz
 from trt_runtime.audio_decoder import AudioDecoder
 from trt_runtime.backends.onnxruntime_cpu import CpuBackend
-from trt_runtime.contract import AUDIO_DECODER, Geometry
+from trt_runtime.contract import AUDIO_DECODER
+from trt_runtime.geometry import Geometry
 from trt_runtime.manifest import read_manifest
 
 ARRAYS = load_npz("dense_vae")

@@ -89,7 +89,11 @@ def test_buffers_are_exact(folder: Path) -> None:
 def test_audio_has_the_level_of_speech(tmp_path: Path, config: dict[str, Any]) -> None:
     """Frames of the head, for hidden states as the final norm leaves them, overlapped and added."""
     for part in ("enc_kwargs", "dec_kwargs"):
-        config["audio_tokenizer_config"][part] |= {"output_dim": 200, "input_dim": 200}
+        config["audio_tokenizer_config"][part] |= {
+            "output_dim": 200,
+            "input_dim": 200,
+            "hop_size": 200,
+        }
     write_random_checkpoint(tmp_path, config, dtype="float32")
     tensors = load_file(tmp_path / "model.safetensors")
     hidden = np.random.Generator(np.random.Philox(0)).standard_normal((50, 8))

@@ -21,14 +21,14 @@ from trt_runtime.synthesizer import Synthesizer
 
 def test_text_longer_than_the_context(demo: Synthesizer) -> None:
     with pytest.raises(UserError, match="too long") as caught:
-        demo.synthesize("word " * 3000)
+        demo.synthesize("word " * 3000, split_limit=None)
     assert str(demo.geometry.cache_length) in str(caught.value)
     assert "--cache-length" in str(caught.value)
 
 
 def test_text_that_leaves_no_room_for_max_steps(demo: Synthesizer) -> None:
     with pytest.raises(UserError, match="room for max_steps") as caught:
-        demo.synthesize("x" * (demo.geometry.cache_length - 150), max_steps=200)
+        demo.synthesize("x" * (demo.geometry.cache_length - 150), max_steps=200, split_limit=None)
     room = int(str(caught.value).split("max_steps=")[1].split(",")[0])
     assert 0 < room < 200
 
@@ -37,9 +37,9 @@ def test_the_longest_request_fits(demo: Synthesizer) -> None:
     """As many steps as the first error grants do run to their end."""
     text = "y" * (demo.geometry.cache_length - 190)
     with pytest.raises(UserError) as caught:
-        demo.synthesize(text, max_steps=200)
+        demo.synthesize(text, max_steps=200, split_limit=None)
     room = int(str(caught.value).split("max_steps=")[1].split(",")[0])
-    speech = demo.synthesize(text, max_steps=room, min_steps=room)
+    speech = demo.synthesize(text, max_steps=room, min_steps=room, split_limit=None)
     assert speech.steps == room
 
 

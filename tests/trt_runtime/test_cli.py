@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
 import logging
-import re
 import subprocess
 import sys
 from importlib import metadata
@@ -12,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from trt_runtime.cli import Command, main, speak
-from trt_runtime.request import Request
+from trt_runtime.cli import Command, main
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -34,7 +31,7 @@ def test_help_names_the_subcommands_and_loads_nothing_heavy():
         )  # fmt: skip
         assert "loaded: []" in result.stdout
         if arguments in (["--help"], []):
-            for name in ("speak", "inspect", "doctor"):
+            for name in ("speak", "normalize", "voices", "inspect", "doctor"):
                 assert name in result.stdout
 
 
@@ -81,17 +78,6 @@ def test_a_wrong_command_line_has_status_2(arguments, capsys):
     with pytest.raises(SystemExit) as stopped:
         main.main(arguments)
     assert stopped.value.code == 2
-
-
-def test_help_gives_the_defaults_of_a_request():
-    parser = argparse.ArgumentParser()
-    speak.command.add_arguments(parser)
-    text = " ".join(parser.format_help().split())
-    for name in ("seed", "guidance", "sigma", "temperature", "min_steps", "max_steps"):
-        option = f"--{name.replace('_', '-')}"
-        told = re.search(rf"{option} {name.upper()} .*?\(default: ([\d.]+)\)", text)
-        assert told, option
-        assert float(told[1]) == Request.__dataclass_fields__[name].default
 
 
 @pytest.mark.parametrize(("option", "level"), [("-v", logging.INFO), ("-vv", logging.DEBUG)])

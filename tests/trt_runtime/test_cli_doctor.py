@@ -78,7 +78,7 @@ def test_doctor_finds_no_onnxruntime(capsys, monkeypatch):
     assert re.search(r"cpu +missing: onnxruntime", output)
 
 
-@pytest.mark.parametrize("package", ["onnxruntime", "soundfile"])
+@pytest.mark.parametrize("package", ["onnxruntime", "soundfile", "sentencex"])
 def test_doctor_finds_a_package_that_cannot_be_imported(package, capsys, monkeypatch):
     empty = types.ModuleType(package)
     empty.__spec__ = importlib.machinery.ModuleSpec(package, None)

@@ -12,7 +12,8 @@ import pytest
 
 from trt_runtime.cli import main
 from trt_runtime.cli.inspect import human_size
-from trt_runtime.contract import Geometry, graph_specs
+from trt_runtime.contract import graph_specs
+from trt_runtime.geometry import Geometry
 from trt_runtime.manifest import BUNDLE, ENGINES, GraphEntry, Manifest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,7 +25,9 @@ def a_manifest(**changes):
         history=32, solver_steps=10, talker_hidden=64, talker_layers=2, talker_kv_heads=2,
         talker_head_dim=16, vocab_size=1024, speaker_dim=192, cache_length=512,
         prefill_chunks=(16, 128), max_steps=200, decoder_hidden=64, decoder_kv_heads=2,
-        decoder_head_dim=16, decoder_cache_lengths=(33, 3200),
+        decoder_head_dim=16, decoder_cache_lengths=(33, 3200), encoder_hop=882, encoder_latents=16,
+        encoder_kv_heads=2, encoder_head_dim=8, encoder_frame_cache_lengths=(4096,),
+        encoder_latent_cache_lengths=(5120,), max_reference_latents=1024,
     )  # fmt: skip
     graphs = {
         name: GraphEntry(f"{name}.onnx", s.component, s.inputs, s.outputs, s.state, s.in_place)
@@ -50,12 +53,12 @@ def test_inspect_prints_the_manifest(folder, capsys):
     assert main.main(["inspect", str(folder)]) == 0
     output = capsys.readouterr().out
     for line in (
-        rf"{folder}: engine folder, format version 1", r"family +ming-omni-tts-dense",
+        rf"{folder}: engine folder, format version 2", r"family +ming-omni-tts-dense",
         r"target +cpu", r"talker +float32", r"features +avx2, avx512f", r"sample_rate +44100",
         r"prefill_chunks +16, 128", r"talker_128 \(talker, talker_128\.onnx\)",
         r"in +embeddings float32 \[1, 128, 64\], position int64 \[1\]\n",
         r"out +hidden float32 \[1, 128, 64\]\n", r"state +4 tensors, 262\.1 kB",
-        r"tail\.onnx +1\.2 MB  sha256 abababababab", r"files +9, 11\.1 MB together",
+        r"tail\.onnx +1\.2 MB  sha256 abababababab", r"files +11, 13\.6 MB together",
     ):  # fmt: skip
         assert re.search(line, output), line
 

@@ -19,7 +19,14 @@ import soundfile
 
 from trt_runtime.cli import main, speak, standard_output
 from trt_runtime.errors import NumericError
-from trt_runtime.speech import AudioChunk, FinishReason, Progress, Speech, Timings
+from trt_runtime.speech import (
+    AudioChunk,
+    FinishReason,
+    Progress,
+    Speech,
+    SpokenSentence,
+    Timings,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 RATE = 16000
@@ -49,12 +56,16 @@ class FakeSynthesizer:
         if self.failure is not None and step == 1:
             raise self.failure
 
+    def sentence(self, reason, seed):
+        return SpokenSentence("Hello.", 0, 6, 0, 1000 * self.steps, self.steps, reason, seed)
+
     def synthesize(self, text, **options):
         parts = [chunk.audio for chunk in self.stream(text, **options)]
         timings = Timings(first_audio=0.25, total=0.5, audio=1.0)
+        seed = options.get("seed", 0)
         return Speech(
-            np.concatenate(parts), RATE, FinishReason.MAX_STEPS, self.steps,
-            options.get("seed", 0), timings, warnings=("half of it was made up",),
+            np.concatenate(parts), RATE, FinishReason.MAX_STEPS, self.steps, seed, timings,
+            (self.sentence(FinishReason.MAX_STEPS, seed),), ("half of it was made up",),
         )  # fmt: skip
 
     def stream(self, text, chunk_patches=1, **options):
@@ -62,11 +73,12 @@ class FakeSynthesizer:
         for step in range(self.steps):
             self.fail(step)
             options["on_progress"](Progress(step + 1, self.steps, 0.1, 5.0))
-            last = step == self.steps - 1
+            last, seed = step == self.steps - 1, options.get("seed", 0)
             yield AudioChunk(
                 self.audio(step), RATE, 1000 * step, step, last, step + 1,
-                options.get("seed", 0), FinishReason.STOP if last else None,
+                seed, FinishReason.STOP if last else None,
                 ("half of it was made up",) if last else (),
+                ended=self.sentence(FinishReason.STOP, seed) if last else None,
             )  # fmt: skip
 
 
@@ -123,7 +135,7 @@ def test_speak_passes_on_what_was_given_and_nothing_else(fake, tmp_path):
     ]  # fmt: skip
     path = str(tmp_path / "a.wav")
     assert main.main(["speak", "a", "-o", path, *arguments]) == 0
-    assert fake.loaded == {"engines": "E", "threads": 2}
+    assert fake.loaded == {"engines": "E", "threads": 2, "voices": None}
     text, options = fake.asked
     assert options.pop("on_progress") is not None
     assert (text, options) == (
@@ -132,7 +144,7 @@ def test_speak_passes_on_what_was_given_and_nothing_else(fake, tmp_path):
          "min_steps": 1, "max_steps": 9},
     )  # fmt: skip
     assert main.main(["speak", "a", "-o", path]) == 0
-    assert fake.loaded == {"engines": None, "threads": None}
+    assert fake.loaded == {"engines": None, "threads": None, "voices": None}
     assert set(fake.asked[1]) == {"on_progress"}
 
 

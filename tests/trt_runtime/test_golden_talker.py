@@ -8,7 +8,8 @@ import pytest
 from tests.goldens import assert_close, cases, load_npz
 from trt_runtime.contract import FLOW_ADVANCE
 from trt_runtime.folder import OpenFolder
-from trt_runtime.talker import CALL_COST, Talker, embed_prompt, plan_prefill
+from trt_runtime.prompt_embedding import embed_tokens
+from trt_runtime.talker import CALL_COST, Talker, plan_prefill
 
 ARRAYS = load_npz("dense_talker")
 #: After the final norm; the recordings before it number the layers.
@@ -19,7 +20,7 @@ LAST_HIDDEN = LAST.split("/")[1]
 @pytest.mark.parametrize("case", cases(ARRAYS))
 def test_prompt_embedding(dense_engines: OpenFolder, case: str) -> None:
     ids, kind = ARRAYS[f"{case}/ids"], ARRAYS[f"{case}/kind"]
-    found = embed_prompt(dense_engines.backend, dense_engines.manifest.geometry, ids)
+    found = embed_tokens(dense_engines.backend, dense_engines.manifest.geometry, ids)
     tokens = kind == 0
     assert_close(found[tokens], ARRAYS[f"{case}/embeds"][tokens], "token embeddings")
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from trt_runtime.contract import Geometry, TensorSpec
+from trt_runtime.contract import TensorSpec
 from trt_runtime.errors import FolderError
+from trt_runtime.geometry import Geometry
 from trt_runtime.manifest import (
     BUNDLE,
     ENGINES,
@@ -22,14 +23,14 @@ from trt_runtime.manifest import (
     sha256_of,
 )
 
-SIZES: dict[str, Any] = {
-    name: 2
-    for name in Geometry.__dataclass_fields__
-    if name not in ("prefill_chunks", "decoder_cache_lengths")
+LISTS: dict[str, Any] = {
+    "prefill_chunks": (4, 16),
+    "decoder_cache_lengths": (8,),
+    "encoder_frame_cache_lengths": (8,),
+    "encoder_latent_cache_lengths": (),
 }
-GEOMETRY = Geometry(
-    **SIZES | {"cache_length": 64}, prefill_chunks=(4, 16), decoder_cache_lengths=(8,)
-)
+SIZES: dict[str, Any] = {name: 2 for name in Geometry.__dataclass_fields__ if name not in LISTS}
+GEOMETRY = Geometry(**SIZES | {"cache_length": 64} | LISTS)
 
 
 @pytest.fixture

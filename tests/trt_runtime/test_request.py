@@ -11,22 +11,60 @@ import numpy as np
 import pytest
 
 import trt_runtime
+from trt_runtime.audio_description import Music, SoundEvent
 from trt_runtime.errors import UserError
 from trt_runtime.noise import RecordedNoise
-from trt_runtime.prompt import SPEECH_PROMPT
+from trt_runtime.prompt import MUSIC_PROMPT, SOUND_EVENT_PROMPT, SPEECH_PROMPT
 from trt_runtime.request import Request, RequestOptions
 
+OPTIONS = [field for field in dataclasses.fields(Request) if field.init and field.name != "text"]
+MUSIC = Music("电子舞曲", "快乐", "架子鼓", "节日", 30)
 
-def test_the_defaults_are_those_of_the_reference():
-    request = Request("Hello.")
-    assert dataclasses.asdict(request) == {
-        "text": "Hello.", "prompt": None, "instruction": None, "voice": None, "reference": None,
-        "reference_text": None, "speaker_embedding": "auto", "guidance": 2.0, "sigma": 0.25,
-        "temperature": 0.0, "min_steps": 5, "max_steps": 200, "seed": 0, "normalize": False,
-        "retries": 0, "noise": None, "trace": False, "on_progress": None,
-    }  # fmt: skip
-    assert request.noise_scale == 0
-    assert request.prompt_or_default == SPEECH_PROMPT
+
+@pytest.mark.parametrize(
+    ("text", "prompt", "guidance", "sigma", "temperature", "max_steps"),
+    [
+        ("Hello.", SPEECH_PROMPT, 2.0, 0.25, 0.0, 200),
+        ([("anna", "Hello."), ("ben", "Hi.")], SPEECH_PROMPT, 2.0, 0.25, 0.0, 200),
+        (MUSIC, MUSIC_PROMPT, 2.0, 0.25, 0.0, 400),
+        (SoundEvent("Thunder"), SOUND_EVENT_PROMPT, 4.5, 0.3, 2.5, 200),
+    ],
+)
+def test_the_defaults_are_those_of_the_reference(
+    text, prompt, guidance, sigma, temperature, max_steps
+):
+    use = Request(text).use
+    assert (use.prompt, use.guidance, use.sigma) == (prompt, guidance, sigma)
+    assert (use.temperature, use.max_steps) == (temperature, max_steps)
+    request = Request(text)
+    assert request.noise_scale == pytest.approx(sigma * temperature**0.5)
+    assert (request.min_steps, request.seed, request.speaker_embedding) == (5, 0, "auto")
+
+
+def test_what_is_given_goes_before_the_uses_default():
+    use = Request(SoundEvent("Rain"), guidance=1, temperature=0, prompt="Hum.", max_steps=7).use
+    assert (use.guidance, use.temperature, use.prompt, use.max_steps) == (1.0, 0.0, "Hum.", 7)
+    assert use.sigma == 0.3
+
+
+def test_a_string_is_speech_whatever_its_prompt():
+    """The reference's own strings keep the reference's own defaults."""
+    assert Request("Thunder", prompt=SOUND_EVENT_PROMPT).use.guidance == 2.0
+    assert Request(MUSIC.text(), prompt=MUSIC_PROMPT).use.max_steps == 200
+
+
+@pytest.mark.parametrize("name", ["voice", "reference", "reference_text", "instruction"])
+def test_music_and_sounds_have_no_voice(name):
+    with pytest.raises(UserError, match="description alone"):
+        Request(MUSIC, **{name: "x"})
+    with pytest.raises(UserError, match="description alone"):
+        Request(SoundEvent("Rain"), **{name: "x"})
+
+
+def test_recorded_noise_cannot_be_tried_again():
+    noise = RecordedNoise(np.zeros((1, 4, 16), np.float32))
+    with pytest.raises(UserError, match="retries and recorded noise"):
+        Request("a", noise=noise, retries=1)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +74,9 @@ def test_the_defaults_are_those_of_the_reference():
         {"temperature": np.float64(2.5)}, {"temperature": Fraction(1, 2)},
         {"min_steps": 10, "max_steps": 1}, {"min_steps": np.int64(1)}, {"seed": 2**64 - 1},
         {"seed": np.uint64(7)}, {"trace": np.bool_(True)}, {"speaker_embedding": None},
-        {"prompt": ""}, {"prompt": "Sing.\n"}, {"on_progress": print},
+        {"prompt": ""}, {"prompt": "Sing.\n"}, {"on_progress": print}, {"guidance": None},
+        {"max_steps": None}, {"split_limit": None}, {"split_limit": 20}, {"posterior": "sample"},
+        {"on_runaway": "stop"}, {"retries": 3}, {"normalize": True},
         {"noise": RecordedNoise(np.zeros((1, 4, 16), np.float32))},
     ],
 )  # fmt: skip
@@ -55,7 +95,7 @@ def test_numpy_scalars_become_plain_numbers():
 
 @pytest.mark.parametrize("name", ["guidance", "sigma", "temperature"])
 @pytest.mark.parametrize(
-    "value", [-0.1, math.nan, math.inf, -math.inf, True, "2", None, 1e39, 10**400, 1j, [1.0],
+    "value", [-0.1, math.nan, math.inf, -math.inf, True, "2", 1e39, 10**400, 1j, [1.0],
               np.float32("nan"), np.array(2.0)],
 )  # fmt: skip
 def test_reals_out_of_range_are_refused(name, value):
@@ -64,7 +104,7 @@ def test_reals_out_of_range_are_refused(name, value):
 
 
 @pytest.mark.parametrize("name", ["min_steps", "max_steps"])
-@pytest.mark.parametrize("value", [0, -1, True, 1.0, "5", None, np.float32(5)])
+@pytest.mark.parametrize("value", [0, -1, True, 1.0, "5", np.float32(5)])
 def test_step_counts_out_of_range_are_refused(name, value):
     with pytest.raises(UserError, match=rf"{name} cannot be used[\s\S]*whole number of 1 or more"):
         Request("a", **{name: value})
@@ -80,6 +120,12 @@ def test_step_counts_out_of_range_are_refused(name, value):
         ({"trace": 1}, "trace cannot be used"),
         ({"normalize": "yes"}, "normalize cannot be used"),
         ({"retries": -1}, "retries cannot be used"),
+        ({"retries": None}, "retries cannot be used"),
+        ({"min_steps": None}, "min_steps cannot be used"),
+        ({"split_limit": 19}, "split_limit cannot be used"),
+        ({"posterior": "median"}, "posterior cannot be used"),
+        ({"on_runaway": None}, "on_runaway cannot be used"),
+        ({"instruction": ["高兴"]}, "nstruction"),
         ({"noise": np.zeros(3)}, "noise cannot be used"),
         ({"on_progress": 3}, "on_progress cannot be used"),
         ({"prompt": "a\x00"}, "prompt holds a control character"),
@@ -94,21 +140,6 @@ def test_what_is_refused(options, message):
         Request(**({"text": "a"} | options))
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"instruction": {"情感": "高兴"}}, {"instruction": ""}, {"voice": "someone"},
-        {"reference": "a.wav"}, {"reference": np.zeros(3)}, {"reference_text": "b"},
-        {"speaker_embedding": np.zeros(192, np.float32)}, {"speaker_embedding": "zero"},
-        {"normalize": True}, {"retries": 1},
-    ],
-)  # fmt: skip
-def test_what_comes_later_says_so(options):
-    (name,) = options
-    with pytest.raises(UserError, match=rf"^{name} is not in this version of ming-trt yet"):
-        Request("a", **options)
-
-
 def test_noise_scale():
     assert Request("a", sigma=0.3, temperature=2.5).noise_scale == pytest.approx(0.3 * 2.5**0.5)
 
@@ -121,8 +152,8 @@ def test_a_request_is_frozen():
 @pytest.mark.parametrize(
     ("function", "own"),
     [
-        (trt_runtime.synthesize, {"text", "engines"}),
-        (trt_runtime.stream, {"text", "engines", "chunk_patches"}),
+        (trt_runtime.synthesize, {"text", "engines", "voices"}),
+        (trt_runtime.stream, {"text", "engines", "voices", "chunk_patches"}),
     ],
 )
 def test_the_functions_take_a_requests_options_with_its_defaults(function, own):
@@ -130,17 +161,14 @@ def test_the_functions_take_a_requests_options_with_its_defaults(function, own):
     parameters = inspect.signature(function).parameters
     assert own < set(parameters)
     options = {name: p.default for name, p in parameters.items() if name not in own}
-    assert list(options.items()) == [
-        (field.name, field.default) for field in dataclasses.fields(Request) if field.name != "text"
-    ]
+    assert list(options.items()) == [(field.name, field.default) for field in OPTIONS]
     assert all(
         p.kind is inspect.Parameter.KEYWORD_ONLY for n, p in parameters.items() if n != "text"
     )
-    for field in dataclasses.fields(Request):
+    for field in OPTIONS:
         if field.name != "on_progress":  # there with the type of what it is called with
             assert parameters[field.name].annotation == field.type, field.name
 
 
 def test_the_checked_keywords_are_a_requests_options():
-    options = [field.name for field in dataclasses.fields(Request) if field.name != "text"]
-    assert list(RequestOptions.__annotations__) == options
+    assert list(RequestOptions.__annotations__) == [field.name for field in OPTIONS]

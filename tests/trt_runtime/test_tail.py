@@ -9,9 +9,14 @@ import pytest
 
 from trt_runtime.backends.interface import Backend
 from trt_runtime.backends.onnxruntime_cpu import CpuBackend
-from trt_runtime.contract import FLOW_ADVANCE, FLOW_STEP, Geometry, TensorSpec
+from trt_runtime.contract import (
+    FLOW_ADVANCE,
+    FLOW_STEP,
+    TensorSpec,
+)
 from trt_runtime.errors import UserError
 from trt_runtime.folder import EMBEDDED
+from trt_runtime.geometry import Geometry
 from trt_runtime.manifest import Manifest, read_manifest
 from trt_runtime.tail import LoopedTail, Tail, UnrolledTail, make_tail
 

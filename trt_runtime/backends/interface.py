@@ -52,13 +52,15 @@ class Backend(Protocol):
     """
 
     def has(self, graph: str) -> bool:
-        """Whether the folder holds this graph and the backend has loaded it."""
+        """Whether the folder holds this graph and this backend runs it."""
         ...
 
     def buffer(self, spec: TensorSpec) -> Buffer: ...
 
     def bind(self, graph: str, buffers: Mapping[str, Any]) -> BoundGraph:
         """Binds `graph` to `buffers` by tensor name and to fresh buffers for all other tensors.
+
+        A graph of `contract.ON_DEMAND` is loaded when it is first bound, and then stays.
 
         State needs no output buffer: after a run its input buffer holds the new state. `buffers`
         are those that this backend made.

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import mmap
 import os
+import threading
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from trt_runtime.contract import FLOW_STEP, NEXT, TAIL, TensorSpec
+from trt_runtime.contract import FLOW_STEP, NEXT, ON_DEMAND, TAIL, TensorSpec
 from trt_runtime.errors import FolderError, UserError
 from trt_runtime.machine import describe_machine
 from trt_runtime.manifest import ENGINES, GraphEntry, Manifest, StoredTensor
@@ -108,7 +109,7 @@ class CpuBoundGraph:
 
 
 class CpuBackend:
-    """Loads every graph of the folder that this backend uses; see `interface.Backend`."""
+    """Loads the graphs of the folder that speaking needs; see `interface.Backend`."""
 
     def __init__(self, folder: Path, manifest: Manifest, threads: int | None = None) -> None:
         whole = isinstance(threads, int) and not isinstance(threads, bool)
@@ -129,10 +130,10 @@ class CpuBackend:
         names = [
             name for name in manifest.graphs if name != TAIL or FLOW_STEP not in manifest.graphs
         ]
-        users = Counter(manifest.graphs[name].component for name in names)
-        self._sessions = {
-            name: self._load(name, shared=users[manifest.graphs[name].component] > 1)
-            for name in names
+        self._users = Counter(manifest.graphs[name].component for name in names)
+        self._lock = threading.Lock()
+        self._sessions: dict[str, Any] = {
+            name: None if name in ON_DEMAND else self._load(name) for name in names
         }
 
     def has(self, graph: str) -> bool:
@@ -142,10 +143,17 @@ class CpuBackend:
         return CpuBuffer(spec)
 
     def bind(self, graph: str, buffers: Mapping[str, CpuBuffer]) -> CpuBoundGraph:
-        return CpuBoundGraph(self._sessions[graph], self._manifest.graphs[graph], buffers)
+        return CpuBoundGraph(self._session(graph), self._manifest.graphs[graph], buffers)
 
-    def _load(self, name: str, *, shared: bool) -> Any:
+    def _session(self, name: str) -> Any:
+        with self._lock:
+            if self._sessions[name] is None:
+                self._sessions[name] = self._load(name)
+            return self._sessions[name]
+
+    def _load(self, name: str) -> Any:
         entry = self._manifest.graphs[name]
+        shared = self._users[entry.component] > 1
         options = self._ort.SessionOptions()
         options.intra_op_num_threads = self._threads
         options.log_severity_level = 3

@@ -22,6 +22,7 @@ from trt_runtime.cli import Command, standard_output
 EXTRAS: dict[str, tuple[str, ...]] = {
     "export": ("huggingface_hub", "ml_dtypes", "onnx", "onnx_ir", "onnxscript", "torch"),
     "engines": ("onnx",),
+    "text": ("wetext",),
     "tensorrt": ("polygraphy", "tensorrt"),
     "tensorrt-rtx": ("polygraphy", "tensorrt_rtx"),
 }
@@ -33,7 +34,9 @@ TARGETS: dict[str, dict[str, str]] = {
     },
 }
 #: Modules that everything here needs.
-RUNTIME = ("numpy", "tokenizers", "soundfile")
+RUNTIME = (
+    "kaldi_native_fbank", "numpy", "safetensors", "sentencex", "soundfile", "tokenizers",
+)  # fmt: skip
 _INSTALL_CPU = "pip install 'ming-trt[cpu]'"
 
 
@@ -76,7 +79,10 @@ def _examine_packages(problems: list[dict[str, str]]) -> dict[str, str | None]:
     versions: dict[str, str | None] = {}
     for name in RUNTIME:
         try:
-            versions[name] = str(importlib.import_module(name).__version__)
+            module = importlib.import_module(name)
+            # Compiled, it says no version; an empty remainder of it is no package either.
+            found = "there" if hasattr(module, "segment") else module.__version__
+            versions[name] = str(found)
         except Exception as error:  # a broken package may raise anything
             versions[name] = None
             problems.append(

@@ -16,7 +16,7 @@ from trt_runtime.interruption import termination_as_interruption
 
 GROUP = "ming_trt.commands"
 #: The runtime's own, also without an installation (from a clone).
-OWN = ("speak", "inspect", "doctor")
+OWN = ("speak", "normalize", "voices", "inspect", "doctor")
 
 USER_ERROR = 2
 INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it

@@ -1,0 +1,126 @@
+"""The speaker encoder of a checkpoint: CAM++, a third party's ONNX file, checked and taken as is.
+
+Its number of frames is dynamic: it runs once a reference (Wang et al. 2023, arXiv:2303.00332).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from export.sizes import SPEAKER_DIM
+from export.whole_file import whole_file
+from trt_runtime.errors import UserError
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, ValueInfoProto
+
+#: The name under which checkpoints carry it.
+CAMPPLUS = "campplus.onnx"
+
+#: Mel filters that it reads; fixed by that model.
+SPEAKER_FEATURES = 80
+
+#: The released file is 28 MB.
+_LARGEST_FILE = 512 << 20
+_STANDARD_DOMAINS = ("", "ai.onnx")
+
+
+def write_speaker_encoder(folder: Path, out_path: Path) -> bool:
+    """Copies the checkpoint's speaker encoder to `out_path`; False where it has none.
+
+    Raises UserError for a file that is no speaker encoder, or that asks for more than ONNX's own
+    operators and its own bytes.
+    """
+    content = read_speaker_encoder(folder)
+    if content is None:
+        return False
+    with whole_file(out_path, len(content)) as file:
+        file.write(content)
+    return True
+
+
+def find_speaker_encoder(folder: Path) -> Path | None:
+    """The checkpoint's speaker encoder, None where it has none; UserError where it cannot be one.
+
+    Looks at the file and not into it, for the preflight.
+    """
+    path = folder / CAMPPLUS
+    if not path.exists():
+        return None
+    if not path.is_file():
+        raise _refused(path, "something that is no plain file")
+    size = path.stat().st_size
+    if size > _LARGEST_FILE:
+        raise _refused(path, f"{size} bytes, more than {_LARGEST_FILE}")
+    return path
+
+
+def read_speaker_encoder(folder: Path) -> bytes | None:
+    """The checked bytes of the checkpoint's speaker encoder, None where it has none."""
+    import onnx
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+    path = find_speaker_encoder(folder)
+    if path is None:
+        return None
+    try:
+        content = path.read_bytes()
+        model = onnx.ModelProto.FromString(content)
+        _check(path, model)
+        onnx.checker.check_model(model)
+    except (OSError, DecodeError, onnx.checker.ValidationError) as error:
+        found = (str(error).splitlines() or ["a damaged file"])[0]
+        raise _refused(path, found) from error
+    return content
+
+
+def _check(path: Path, model: ModelProto) -> None:
+    from onnx import TensorProto
+
+    domains = {entry.domain for entry in model.opset_import}
+    domains.update(node.domain for node in model.graph.node)
+    if foreign := domains - set(_STANDARD_DOMAINS):
+        raise _refused(path, f"operators of {', '.join(sorted(foreign))}")
+    if any(t.data_location == TensorProto.EXTERNAL for t in model.graph.initializer):
+        raise _refused(path, "weights in other files")
+    known = {tensor.name for tensor in model.graph.initializer}
+    inputs = [value for value in model.graph.input if value.name not in known]
+    found = [_dimensions(value) for value in (*inputs, *model.graph.output)]
+    if len(found) != 2 or not _fits(found[0], (1, None, SPEAKER_FEATURES)):
+        raise _refused(path, f"inputs and outputs of shapes {found}")
+    if not _fits(found[1], (1, SPEAKER_DIM)):
+        raise _refused(path, f"an output of shape {found[1]}")
+
+
+def _dimensions(value: ValueInfoProto) -> list[int | str] | None:
+    """A float32 tensor's sizes, dynamic ones by name; None for any other value."""
+    from onnx import TensorProto
+
+    kind = value.type.tensor_type
+    if kind.elem_type != TensorProto.FLOAT or not kind.HasField("shape"):
+        return None
+    return [
+        d.dim_value if d.HasField("dim_value") else d.dim_param or "dynamic" for d in kind.shape.dim
+    ]
+
+
+def _fits(found: list[int | str] | None, wanted: tuple[int | None, ...]) -> bool:
+    """Whether a tensor of the sizes `wanted` (None: any) may have the dimensions `found`."""
+    return (
+        found is not None
+        and len(found) == len(wanted)
+        and all(
+            isinstance(have, str) or have == want for have, want in zip(found, wanted, strict=True)
+        )
+    )
+
+
+def _refused(path: Path, found: str) -> UserError:
+    return UserError(
+        f"{path} is no speaker encoder that can be used",
+        expected=f"CAM++ as one ONNX file of standard operators, float32 (1, frames, "
+        f"{SPEAKER_FEATURES}) to (1, {SPEAKER_DIM})",
+        found=found,
+        do="download it again; or remove it, and give speaker embeddings yourself",
+    )

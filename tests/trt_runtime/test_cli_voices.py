@@ -1,0 +1,276 @@
+"""`ming-trt voices`: what it asks of the synthesizer and the store, and what it prints."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import json
+import subprocess
+import sys
+import unicodedata
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from trt_runtime.cli import main
+from trt_runtime.errors import UserError
+from trt_runtime.voice import Voice
+from trt_runtime.voice_store import VoiceStore
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def a_voice(transcript=None, samples=0, warnings=(), embedding=True, family="ming-omni-tts-dense"):
+    latents = None if transcript is None else np.ones((8, 4), np.float32)
+    speaker = np.ones(192, np.float32) if embedding else None
+    return Voice(family, "", 44100, 4, transcript, speaker, latents, latents, samples, warnings)
+
+
+class FakeSynthesizer:
+    def __init__(self):
+        self.loaded = self.asked = None
+        self.closed = False
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.closed = True
+
+    def encode_voice(self, reference, reference_text=None):
+        self.asked = (reference, reference_text)
+        return a_voice(reference_text, 88200, ("it hums\x1b[2J",))
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    """A synthesizer in place of the real one, made by the real `load`'s signature."""
+    from trt_runtime import synthesizer
+
+    made = FakeSynthesizer()
+    signature = inspect.signature(synthesizer.load)
+
+    def load(*arguments, **options):
+        made.loaded = signature.bind(*arguments, **options).arguments
+        return made
+
+    monkeypatch.setattr(synthesizer, "load", load)
+    return made
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    folder = tmp_path / "voices"
+    monkeypatch.setenv("MING_TRT_VOICES", str(folder))
+    return VoiceStore(folder)
+
+
+@pytest.fixture
+def wave(tmp_path):
+    path = tmp_path / "ref.wav"
+    path.write_bytes(b"")
+    return path
+
+
+@pytest.fixture
+def voices(monkeypatch, capsys):
+    """Runs `ming-trt voices ...`; its status, standard output and standard error."""
+    # Also where the installed package is older than this subcommand.
+    monkeypatch.setattr(main, "OWN", (*main.OWN, "voices"))
+
+    def run(*arguments):
+        status = main.main(["voices", *map(str, arguments)])
+        printed = capsys.readouterr()
+        return status, printed.out, printed.err
+
+    return run
+
+
+def test_add_encodes_and_keeps(fake, store, wave, voices):
+    status, out, err = voices("add", "小明", wave, "--text", "你好。")
+    assert (status, out) == (0, "")
+    assert err == (
+        f"warning: it hums\\x1b[2J\nadded 小明: 2.0 s, speaker + latents, in {store.path('小明')}\n"
+    )
+    assert fake.loaded == {"engines": None, "threads": None}
+    assert fake.asked == (wave, "你好。")
+    assert fake.closed
+    assert store.get("小明").transcript == "你好。"
+
+
+def test_add_passes_on_what_was_given(fake, store, wave, voices, tmp_path):
+    other = tmp_path / "other"
+    where = ["--engines", "E", "--threads", "2", "--voices", other]
+    assert voices("add", "anna", wave, wave, *where)[0] == 0
+    assert fake.loaded == {"engines": "E", "threads": 2}
+    assert fake.asked == ([wave, wave], None)
+    assert VoiceStore(other).names() == ["anna"]
+    assert not store.folder.exists()
+    assert voices("add", "anna", *where, wave)[0] == 2
+    assert voices("add", "anna", *where, "--replace", wave)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["my voice", "REF"], "call it my-voice"),
+        (["taken", "REF"], "a voice taken already"),
+        (["anna", "none.wav"], "no such file"),
+        (["anna", "REF", "--text", " "], "--text is blank"),
+        (["anna", "REF", "--voices", "REF"], "is no folder"),
+    ],
+)
+def test_add_refuses_before_anything_is_loaded(arguments, message, fake, store, wave, voices):
+    store.add("taken", a_voice())
+    status, out, err = voices("add", *(wave if word == "REF" else word for word in arguments))
+    assert (status, out) == (2, "")
+    assert message in err
+    assert fake.loaded is None
+    assert store.names() == ["taken"]
+
+
+def test_add_keeps_nothing_of_a_recording_that_cannot_be_used(fake, store, wave, voices):
+    def encode_voice(reference, reference_text=None):
+        raise UserError("The recording is silent", do="give another")
+
+    fake.encode_voice = encode_voice
+    status, _, err = voices("add", "anna", wave)
+    assert status == 2
+    assert "silent" in err
+    assert fake.closed
+    assert not store.folder.exists()
+
+
+def columns(text):
+    return sum(1 + (unicodedata.east_asian_width(c) in "WF") for c in text)
+
+
+def test_list_is_aligned_in_every_script(store, voices):
+    store.add("anna", a_voice("In the beginning\nwas the word, and " * 9, 441000))
+    store.add("小明同学", a_voice("你好，" * 30, 22050, embedding=False))
+    store.add("b", a_voice(family="家-tts"))
+    status, out, err = voices("list")
+    assert (status, err) == (0, "")
+    head, anna, b, ming = out.splitlines()
+    assert head.split() == ["name", "family", "seconds", "holds", "transcript"]
+    for line, holds in ((anna, "speaker + latents"), (b, "speaker"), (ming, "latents")):
+        assert columns(line[: line.index(holds)]) == head.index("holds")
+    assert columns(anna[: anna.index("In the")]) == head.index("transcript")
+    assert columns(ming[: ming.index("你好")]) == head.index("transcript")
+    assert anna.endswith("In the beginning was the word, and In t…")
+    assert ming.endswith(" " + "你好，" * 6 + "你…")
+    assert columns(ming) - head.index("transcript") <= 40
+    assert " 10.0 " in anna
+    assert " 0.5 " in ming
+    assert " ? " in b
+
+
+def test_list_goes_on_past_a_damaged_file(store, voices):
+    store.add("anna", a_voice())
+    store.path("bad").write_bytes(b"x" * 100)
+    store.add("zoe", a_voice())
+    status, out, err = voices("list")
+    assert (status, err) == (0, "")
+    lines = out.splitlines()
+    assert [line.split()[0] for line in lines] == ["name", "anna", "bad", "zoe"]
+    assert lines[2].startswith("bad   cannot be used: ")
+    assert lines[1].index("ming-omni") == lines[3].index("ming-omni") == 6
+    status, out, _ = voices("list", "--json")
+    assert status == 0
+    facts = json.loads(out)
+    assert [fact["name"] for fact in facts] == ["anna", "bad", "zoe"]
+    assert "damaged" in facts[1]["error"]
+    store.remove("anna")
+    store.remove("zoe")
+    assert voices("list")[1].splitlines()[1].startswith("bad   cannot be used")
+
+
+def test_an_empty_list(store, voices):
+    status, out, err = voices("list")
+    assert (status, out) == (0, "")
+    assert "no voices in" in err
+    assert "voices add" in err
+    assert voices("list", "--json") == (0, "[]\n", "")
+    assert not store.folder.exists()
+
+
+def test_show(store, voices):
+    store.add("anna", a_voice("Hello\nthere \u202e.", 88200, ("it hums", "it is loud")))
+    status, out, _ = voices("show", "anna")
+    assert status == 0
+    lines = dict(line.split(maxsplit=1) for line in out.splitlines()[:-2])
+    assert lines == {
+        "name": "anna", "file": str(store.path("anna")), "family": "ming-omni-tts-dense",
+        "checkpoint": "unknown", "sample_rate": "44100", "samples": "88200", "seconds": "2.0",
+        "speaker_embedding": "yes", "latents": "8", "patch": "4",
+        "transcript": "Hello\\nthere \\u202e.",
+    }  # fmt: skip
+    assert out.splitlines()[-1].split(maxsplit=1) == ["warning", "it is loud"]
+    status, out, _ = voices("show", "anna", "--json")
+    assert status == 0
+    assert out.isascii()
+    assert json.loads(out) == {
+        "name": "anna", "file": str(store.path("anna")), "family": "ming-omni-tts-dense",
+        "checkpoint": "", "sample_rate": 44100, "samples": 88200, "seconds": 2.0,
+        "speaker_embedding": True, "latents": 8, "patch": 4,
+        "transcript": "Hello\nthere \u202e.", "warnings": ["it hums", "it is loud"],
+    }  # fmt: skip
+
+
+def test_show_of_a_voice_without_words(store, voices):
+    store.add("anna", a_voice())
+    _, out, _ = voices("show", "anna")
+    assert "transcript         none\n" in out
+    assert "seconds            ?\n" in out
+    assert voices("show", "Ana")[0] == 2
+    assert "did you mean anna?" in voices("show", "Ana")[2]
+
+
+def test_remove_export_import(store, voices, tmp_path):
+    store.add("anna", a_voice())
+    file = tmp_path / "shared.safetensors"
+    assert voices("export", "anna", file) == (0, "", f"wrote {file}\n")
+    assert voices("export", "anna", file)[0] == 2
+    assert voices("export", "anna", file, "--replace")[0] == 0
+    assert voices("import", file) == (0, "", "added shared\n")
+    assert voices("import", file)[0] == 2
+    assert voices("import", file, "--replace")[0] == 0
+    assert voices("import", file, "--name", "小明") == (0, "", "added 小明\n")
+    assert voices("remove", "anna") == (0, "", "removed anna\n")
+    assert voices("remove", "anna")[0] == 2
+    assert store.names() == ["shared", "小明"]
+
+
+def test_output_that_cannot_show_a_script(store, voices, monkeypatch):
+    store.add("小明", a_voice())
+    narrow = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", narrow)
+    assert voices("list")[0] == 0
+    assert b"\\u5c0f\\u660e" in narrow.buffer.getvalue()
+
+
+@pytest.mark.parametrize("arguments", [[], ["sing"], ["add", "anna"], ["show"]])
+def test_wrong_usage_has_status_2(arguments, voices, capsys):
+    with pytest.raises(SystemExit) as error:
+        voices(*arguments)
+    assert error.value.code == 2
+    assert "usage: ming-trt voices" in capsys.readouterr().err
+
+
+def test_help_is_light():
+    program = (
+        "import sys\n"
+        "from trt_runtime.cli import main\n"
+        "main.OWN += ('voices',)\n"
+        "try:\n"
+        "    main.main(['voices', 'add', '--help'])\n"
+        "except SystemExit:\n"
+        "    heavy = ('numpy', 'tokenizers', 'safetensors', 'onnxruntime')\n"
+        "    print('loaded:', [name for name in heavy if name in sys.modules])\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert "--text" in result.stdout
+    assert result.stdout.endswith("loaded: []\n")

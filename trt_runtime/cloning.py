@@ -1,0 +1,109 @@
+"""From reference recordings to a voice: speaker embeddings and latents."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trt_runtime.audio_encoder import encode_wave, padding_unit
+from trt_runtime.errors import FolderError
+from trt_runtime.folder import OpenFolder
+from trt_runtime.manifest import SPEAKER_ENCODER
+from trt_runtime.reference_audio import ReferenceAudio
+from trt_runtime.resampling import resample
+from trt_runtime.speaker_encoder import SpeakerEncoder
+from trt_runtime.voice import Voice
+
+
+class VoiceEncoder:
+    """The two encoders of one folder, each loaded when it is first needed. Thread-safe."""
+
+    def __init__(self, opened: OpenFolder) -> None:
+        self._opened = opened
+        self._lock = threading.Lock()
+        self._speaker_encoder: SpeakerEncoder | None = None
+
+    def speaker_embedding(self, audio: ReferenceAudio) -> NDArray[np.float32]:
+        """(speaker_dim,) float32. Raises FolderError where the folder has no speaker encoder."""
+        if SPEAKER_ENCODER not in self._opened.manifest.files:
+            raise FolderError(
+                f"{self._opened.path} has no speaker encoder",
+                expected=f"{SPEAKER_ENCODER}, made of the checkpoint's campplus.onnx",
+                do="export a checkpoint folder that holds campplus.onnx; or give "
+                "speaker_embedding=None with a transcript, or an array of 192 numbers",
+            )
+        with self._lock:
+            if self._speaker_encoder is None:
+                self._speaker_encoder = SpeakerEncoder(self._opened.path / SPEAKER_ENCODER)
+        return self._speaker_encoder.embed(audio)
+
+    def latents(
+        self, audios: Sequence[ReferenceAudio]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32], int]:
+        """Mean and std of the references one after the other, (latents, latent_dim) each, padded.
+
+        Also the samples before padding. As the reference does it: each is resampled, all are
+        joined, and zeros at the end make whole patches.
+        """
+        g = self._opened.manifest.geometry
+        wave = np.concatenate([resample(a.samples, a.sample_rate, g.sample_rate) for a in audios])
+        padded = np.pad(wave, (0, -len(wave) % padding_unit(g)))
+        mean, std = encode_wave(self._opened.backend, g, padded)
+        return mean, std, len(wave)
+
+    def voice(
+        self,
+        audios: Sequence[ReferenceAudio],
+        transcript: str | None,
+        *,
+        embed: bool = True,
+        warnings: tuple[str, ...] = (),
+        seconds: dict[str, float] | None = None,
+    ) -> Voice:
+        """The voice of one speaker's references: latents where there is a transcript.
+
+        The speaker embedding is that of the first reference; without `embed` there is none.
+        `seconds` gains what each component took.
+        """
+        manifest = self._opened.manifest
+        timer = _Timer({} if seconds is None else seconds)
+        embedding = self.speaker_embedding(audios[0]) if embed else None
+        timer.lap("speaker_encoder")
+        mean = std = None
+        samples = 0
+        if transcript is not None:
+            mean, std, samples = self.latents(audios)
+            timer.lap("audio_encoder")
+        return Voice(
+            family=manifest.family,
+            checkpoint=checkpoint_of(manifest.source),
+            sample_rate=manifest.geometry.sample_rate,
+            patch=manifest.geometry.patch,
+            transcript=transcript,
+            speaker_embedding=embedding,
+            latent_mean=mean,
+            latent_std=std,
+            samples=samples,
+            warnings=warnings,
+        )
+
+
+def checkpoint_of(source: Mapping[str, object]) -> str:
+    """The digest of the checkpoint's tensors that a manifest's `source` names; "" without one."""
+    digest = source.get("tensors_sha256")
+    return digest if isinstance(digest, str) else ""
+
+
+class _Timer:
+    def __init__(self, seconds: dict[str, float]) -> None:
+        self._seconds = seconds
+        self._last = time.perf_counter()
+
+    def lap(self, name: str) -> None:
+        now = time.perf_counter()
+        self._seconds[name] = self._seconds.get(name, 0.0) + now - self._last
+        self._last = now

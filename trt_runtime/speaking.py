@@ -1,0 +1,243 @@
+"""One request from its first sentence to its last: guards, further attempts, chunks, positions."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trt_runtime.conditioning import Conditioning
+from trt_runtime.folder import OpenFolder
+from trt_runtime.guards import RUNAWAY, SILENT_STUB, expected_steps, is_silent_stub
+from trt_runtime.loop import Run
+from trt_runtime.noise import NoiseSource, derived_seed, noise_source
+from trt_runtime.prompt import Prompt
+from trt_runtime.prompt_embedding import SpokenContext
+from trt_runtime.request import Request
+from trt_runtime.speech import (
+    AudioChunk,
+    FinishReason,
+    Progress,
+    SpokenSentence,
+    Timings,
+)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """A sentence to speak: its prompt, what is said, and its place in the request's text."""
+
+    prompt: Prompt
+    text: str
+    start: int
+    end: int
+
+
+@dataclass
+class Speaking:
+    """A request that is being spoken. Made by one call, used by one thread."""
+
+    opened: OpenFolder
+    request: Request
+    pieces: Sequence[Piece]
+    conditioning: Conditioning
+    context: SpokenContext
+    warnings: tuple[str, ...]
+    started: float
+    sentences: list[SpokenSentence] = field(default_factory=list, init=False)
+    finish_reason: FinishReason | None = field(default=None, init=False)
+    _seconds: dict[str, float] = field(default_factory=dict, init=False)
+    _first_audio: float = field(default=0.0, init=False)
+    _finished: float = field(default=0.0, init=False)
+    _samples: int = field(default=0, init=False)
+    _steps: int = field(default=0, init=False)
+    _chunks: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self._seconds.update(self.conditioning.seconds)
+        # Recorded noise that does not fit is refused before anything is spoken.
+        self._noise(self.request.seed)
+
+    def chunks(self, *, chunk_patches: int) -> Iterator[AudioChunk]:
+        """The audio in chunks of `chunk_patches` patches; a sentence's last may be shorter."""
+        for index in range(len(self.pieces)):
+            yield from self._speak(index, chunk_patches)
+            if self.finish_reason is not None:
+                return
+
+    def timings(self) -> Timings:
+        """For a request that has ended."""
+        return Timings(
+            first_audio=self._first_audio,
+            total=self._finished - self.started,
+            audio=self._samples / self.opened.manifest.geometry.sample_rate,
+            components=dict(self._seconds),
+        )
+
+    def _speak(self, index: int, chunk_patches: int) -> Iterator[AudioChunk]:
+        """One sentence: attempts until no guard objects, or none is left.
+
+        With further attempts left nothing is given out before the sentence has ended: what was
+        heard cannot be taken back.
+        """
+        request, piece = self.request, self.pieces[index]
+        bound = expected_steps(request, piece.text, self.opened.manifest.geometry)
+        remarks: list[str] = []
+        for attempt in range(request.retries + 1):
+            spare = attempt < request.retries
+            run = self._run(index, attempt, bound, cut=spare or request.on_runaway == "stop")
+            parts: list[NDArray[np.float32]] = []
+            for audio in run.audio():
+                parts.append(audio)
+                if not request.retries:
+                    self._note_first_audio(audio)
+                    if len(parts) == chunk_patches and run.finish_reason is None:
+                        yield self._chunk(parts, index)
+                        parts.clear()
+            problem = _problem(run, bound, request.min_steps)
+            seed = derived_seed(request.seed, attempt)
+            if problem is not None:
+                remarks.append(self._remark(index, problem, seed, run))
+            if problem is None or not spare or run.cancelled:
+                break
+        if attempt:
+            remarks.append(f"sentence {index + 1}: attempt {attempt + 1} was kept, seed {seed}")
+        self._end(index, run, attempt, seed, tuple(remarks))
+        if request.retries:
+            self._note_first_audio(parts[-1])
+            while len(parts) > chunk_patches:
+                yield self._chunk(parts[:chunk_patches], index)
+                del parts[:chunk_patches]
+        yield self._chunk(parts, index, ended=True)
+
+    def _run(self, index: int, attempt: int, bound: int | None, *, cut: bool) -> Run:
+        request, piece = self.request, self.pieces[index]
+
+        def on_step(step: int, stop: float) -> bool:
+            if request.on_progress is None:
+                return True
+            seconds = time.perf_counter() - self.started
+            progress = Progress(
+                step, request.use.max_steps, stop, seconds, index, len(self.pieces), attempt
+            )
+            return request.on_progress(progress) is not False
+
+        return Run(
+            self.opened,
+            request,
+            piece.prompt,
+            self.context,
+            self._noise(derived_seed(request.seed, attempt)),
+            bound if cut else None,
+            on_step,
+            self._seconds,
+        )
+
+    def _noise(self, seed: int) -> NoiseSource:
+        g = self.opened.manifest.geometry
+        return noise_source(
+            self.request.noise,
+            seed=seed,
+            noise_scale=self.request.noise_scale,
+            patch=g.patch,
+            latent_dim=g.latent_dim,
+            solver_steps=g.solver_steps,
+        )
+
+    def _remark(self, index: int, problem: str, seed: int, run: Run) -> str:
+        remark = (
+            f"{problem}: sentence {index + 1} of {len(self.pieces)}, seed {seed}: "
+            + _WHAT_HAPPENED[problem].format(steps=run.steps, reason=run.finish_reason)
+        )
+        log.warning(remark)
+        return remark
+
+    def _end(self, index: int, run: Run, attempt: int, seed: int, remarks: tuple[str, ...]) -> None:
+        piece = self.pieces[index]
+        assert run.finish_reason is not None
+        self.sentences.append(
+            SpokenSentence(
+                text=piece.text,
+                start=piece.start,
+                end=piece.end,
+                first_sample=sum(sentence.samples for sentence in self.sentences),
+                samples=run.samples,
+                steps=run.steps,
+                finish_reason=run.finish_reason,
+                seed=seed,
+                attempts=attempt + 1,
+                warnings=remarks,
+                trace=run.trace(self.conditioning.latents),
+            )
+        )
+        self.warnings += remarks
+        unspoken = index < len(self.pieces) - 1
+        if not unspoken or run.cancelled:
+            reasons = {sentence.finish_reason for sentence in self.sentences}
+            if unspoken:
+                reasons.add(FinishReason.CANCELLED)
+            self.finish_reason = next(reason for reason in _GRAVEST_FIRST if reason in reasons)
+
+    def _note_first_audio(self, audio: NDArray[np.float32]) -> None:
+        if len(audio) and not self._first_audio:
+            self._first_audio = time.perf_counter() - self.started
+
+    def _chunk(
+        self, parts: Sequence[NDArray[np.float32]], index: int, *, ended: bool = False
+    ) -> AudioChunk:
+        """The chunk of some steps' audio; with `ended` the sentence's last."""
+        audio = np.concatenate(parts)
+        self._steps += len(parts)
+        chunk = AudioChunk(
+            audio=audio,
+            sample_rate=self.opened.manifest.geometry.sample_rate,
+            start=self._samples,
+            index=self._chunks,
+            final=False,
+            steps=self._steps,
+            seed=self.request.seed,
+            sentence=index,
+            ended=self.sentences[-1] if ended else None,
+        )
+        self._samples += len(audio)
+        self._chunks += 1
+        self._finished = time.perf_counter()
+        if ended and self.finish_reason is not None:
+            return replace(
+                chunk, final=True, finish_reason=self.finish_reason, warnings=self.warnings
+            )
+        return chunk
+
+
+#: A request of several sentences ended as the gravest of them.
+_GRAVEST_FIRST = (
+    FinishReason.CANCELLED,
+    FinishReason.RUNAWAY,
+    FinishReason.MAX_STEPS,
+    FinishReason.STOP,
+)
+
+_WHAT_HAPPENED = {
+    SILENT_STUB: "the model stopped at the earliest step allowed ({steps}) and the audio is near "
+    "silence; try another seed, or retries=2",
+    RUNAWAY: "far more than its text can take: {steps} steps, ended by {reason}; try another seed, "
+    'retries=2, or on_runaway="stop"',
+}
+
+
+def _problem(run: Run, bound: int | None, min_steps: int) -> str | None:
+    """The label of what a guard has to say about a run that has ended."""
+    reason = run.finish_reason
+    if reason is FinishReason.CANCELLED:
+        return None
+    if reason is FinishReason.STOP:
+        if is_silent_stub(run.root_mean_square, run.steps, min_steps):
+            return SILENT_STUB
+        return RUNAWAY if bound is not None and run.steps > bound else None
+    return RUNAWAY if bound is not None and run.steps >= bound else None
