@@ -19,20 +19,26 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
+
 from benchmarks.provenance import provenance, write_result
 from trt_runtime.backends.onnxruntime_cpu import usable_cores
+from trt_runtime.contract import ON_DEMAND
+from trt_runtime.folder import OpenFolder, open_folder
+from trt_runtime.synthesizer import Synthesizer
 
 TEXT = (
     "The quick brown fox jumps over the lazy dog, and nobody is surprised at three in the morning."
 )
+#: A reference of 10 s to encode: its latents cost the same whatever it says.
+REFERENCE_SECONDS = 10
+
 PEERS = ("engines", "bundle", "torch-float32", "torch-bfloat16")
 
 
 def speak(peer: str, checkpoint: Path, work: Path, steps: int, threads: int) -> dict[str, object]:
     """One request by one peer: its timings, and memory before and while speaking."""
-    from trt_runtime.folder import OpenFolder, open_folder
     from trt_runtime.manifest import read_manifest
-    from trt_runtime.synthesizer import Synthesizer
 
     start = time.perf_counter()
     bundle = work / "bundle"
@@ -53,16 +59,40 @@ def speak(peer: str, checkpoint: Path, work: Path, steps: int, threads: int) -> 
     synthesizer.warmup()
     speech = synthesizer.synthesize(TEXT, max_steps=steps, min_steps=steps, seed=1, trace=True)
     assert speech.trace is not None
+    speech_peak = peak_memory()
     return {
+        **encode(opened),
         "prompt_tokens": len(speech.trace.prompt_ids),
         "peer": peer,
         "load_seconds": loaded,
         "load_peak_bytes": load_peak,
-        "peak_bytes": peak_memory(),
+        "peak_bytes": speech_peak,
         "audio_seconds": speech.duration,
         "total_seconds": speech.timings.total,
         "first_audio_seconds": speech.timings.first_audio,
         "component_seconds": dict(speech.timings.components),
+    }
+
+
+def encode(opened: OpenFolder) -> dict[str, object]:
+    """Encoding a reference's latents, after speech: the first time, with loading, and the next."""
+    from trt_runtime.audio_encoder import encode_wave
+
+    g = opened.manifest.geometry
+    generator = np.random.Generator(np.random.Philox(0))
+    wave = np.float32(0.1) * generator.standard_normal(
+        REFERENCE_SECONDS * g.sample_rate, dtype=np.float32
+    )
+    seconds = []
+    for _ in range(2):
+        start = time.perf_counter()
+        encode_wave(opened.backend, g, wave)
+        seconds.append(time.perf_counter() - start)
+    return {
+        "reference_seconds": REFERENCE_SECONDS,
+        "first_encode_seconds": seconds[0],
+        "encode_seconds": seconds[1],
+        "encode_peak_bytes": peak_memory(),
     }
 
 
@@ -145,15 +175,21 @@ def main() -> None:
 
 def weights_bytes(engines: Path) -> int:
     """Size of the weights that the loop holds, in the engines' precision."""
-    return sum(file.stat().st_size for file in engines.glob("*.weights"))
+    files = set(engines.glob("*.weights")) - {engines / f"{name}.weights" for name in ON_DEMAND}
+    return sum(file.stat().st_size for file in files)
 
 
 def parameters(checkpoint: Path) -> dict[str, int]:
-    """Parameters stored, and those that speech uses."""
+    """Parameters stored, and those that plain speech uses."""
     from export.checkpoint import Checkpoint
 
     opened = Checkpoint.open(checkpoint)
-    used = set(opened.match.consumed)
+    used = {
+        name
+        for row in opened.family.components(opened.sizes)
+        if row.component not in ON_DEMAND
+        for name in row.sources
+    }
     counts = {name: math.prod(info.shape) for name, info in opened.tensors.items()}
     return {
         "parameters": sum(counts.values()),
@@ -175,6 +211,10 @@ def summary(runs: list[dict[str, object]]) -> dict[str, object]:
         "first_audio_seconds": spread([float(r["first_audio_seconds"]) for r in runs]),  # type: ignore[arg-type]
         "load_seconds": spread([float(r["load_seconds"]) for r in runs]),  # type: ignore[arg-type]
         "peak_bytes": spread([float(r["peak_bytes"]) for r in runs]),  # type: ignore[arg-type]
+        **{
+            name: spread([float(r[name]) for r in runs])  # type: ignore[arg-type]
+            for name in ("first_encode_seconds", "encode_seconds", "encode_peak_bytes")
+        },
         "load_peak_bytes": spread([float(r["load_peak_bytes"]) for r in runs]),  # type: ignore[arg-type]
         "component_real_time_factor": {
             name: spread([float(r["component_seconds"][name]) / audio for r in runs])  # type: ignore[index]

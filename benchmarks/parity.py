@@ -3,8 +3,9 @@
     python -m benchmarks.parity --out benchmarks/results/parity.json
 
 Takes the recordings as the tests do (`tests/goldens.py` says from where), exports and builds the
-checkpoint that they were made with, and speaks or computes every recorded array of plain speech
-with the recorded noise. Relative error: max |ours - reference| / max |reference| over an array.
+checkpoint that they were made with, and speaks every recorded request (plain, cloned, instructed,
+dialogue, music, sounds) with the recorded noise, or computes an array. Relative error:
+max |ours - reference| / max |reference| over an array.
 """
 
 from __future__ import annotations
@@ -20,17 +21,28 @@ from tests import goldens
 from tests.goldens import load_npz, relative_error
 from tests.trt_runtime import test_golden_audio_decoder as decoder
 from tests.trt_runtime import test_golden_speech as speech
+from trt_runtime.audio_encoder import encode_wave
 from trt_runtime.folder import OpenFolder, open_folder
-from trt_runtime.talker import Talker, embed_prompt
+from trt_runtime.prompt_embedding import embed_tokens
+from trt_runtime.speaker_features import filter_bank, speaker_features
+from trt_runtime.synthesizer import Synthesizer
+from trt_runtime.talker import Talker
 
 #: An array's kind, the case it is of, and its error.
 Row = tuple[str, str, float]
 
 
-def plain_speech(opened: OpenFolder) -> Iterator[Row]:
-    """Whole requests, from text to audio."""
-    for case in speech.PLAIN:
-        spoken, arrays = speech.speak(opened, case), speech.ARRAYS
+def requests(opened: OpenFolder) -> Iterator[Row]:
+    """Whole requests, from text and reference waves to audio."""
+    arrays = speech.ARRAYS
+    for case, meta in speech.META.items():
+        request = meta["request"]
+        spoken = Synthesizer(opened).synthesize(
+            request["text"],
+            noise=speech.noise_of(case),
+            trace=True,
+            **speech.options_of(request),
+        )
         trace = spoken.trace
         assert trace is not None
         common = spoken.audio[: speech.META[case]["samples"]]
@@ -39,12 +51,14 @@ def plain_speech(opened: OpenFolder) -> Iterator[Row]:
             common, wave = common[::8], f"{case}/wave_every8"
         for kind, found, name in (
             ("prompt ids", trace.prompt_ids, f"{case}/ids"),
+            ("reference latents", trace.reference_latents, f"{case}/prompt_latent"),
             ("hidden states", trace.hidden, f"{case}/z"),
             ("latents", trace.latents, f"{case}/latents"),
             ("stop probabilities", trace.stop_probabilities, f"{case}/stop_prob"),
             ("audio", common, wave),
         ):
-            yield kind, case, relative_error(found, arrays[name])
+            if name in arrays:
+                yield kind, case, relative_error(found, arrays[name])
 
 
 def prompts(opened: OpenFolder) -> Iterator[Row]:
@@ -56,7 +70,7 @@ def prompts(opened: OpenFolder) -> Iterator[Row]:
         last = max(names, key=lambda name: int(name.split("hidden")[1].lstrip("n")))
         ids, tokens = arrays[f"{case}/ids"], arrays[f"{case}/kind"] == 0
         g, backend = opened.manifest.geometry, opened.backend
-        embedded = embed_prompt(backend, g, ids)
+        embedded = embed_tokens(backend, g, ids)
         embeds = arrays[f"{case}/embeds"]
         yield "token embeddings", case, relative_error(embedded[tokens], embeds[tokens])
         hidden = Talker(backend, g).prefill(embeds)
@@ -70,6 +84,27 @@ def decoded(opened: OpenFolder) -> Iterator[Row]:
         (audio,) = decoder.decode(opened, latents, [len(latents)])
         error = relative_error(audio, decoder.ARRAYS[f"{case}/wave"])
         yield "audio of recorded latents", case, error
+
+
+def encoded(opened: OpenFolder) -> Iterator[Row]:
+    """Recorded waves to the posterior of their latents."""
+    arrays = load_npz("dense_vae")
+    for case in goldens.cases(arrays):
+        if f"{case}/mean" in arrays:
+            wave = arrays[f"{case}/wave"]
+            mean, std = encode_wave(opened.backend, opened.manifest.geometry, wave)
+            yield "latent means", case, relative_error(mean, arrays[f"{case}/mean"])
+            yield "latent deviations", case, relative_error(std, arrays[f"{case}/std"])
+
+
+def features(_: OpenFolder) -> Iterator[Row]:
+    """Recorded waves to the speaker encoder's input."""
+    arrays = load_npz("fbank")
+    for case in goldens.cases(arrays):
+        wave = arrays.get(f"{case}/wave16k", arrays[f"{case}/wave"])
+        yield "Kaldi filter bank", case, relative_error(filter_bank(wave), arrays[f"{case}/fbank"])
+        found = speaker_features(wave)
+        yield "speaker features", case, relative_error(found, arrays[f"{case}/fbank_cmn"])
 
 
 def worst(rows: Iterator[Row]) -> dict[str, dict[str, object]]:
@@ -97,8 +132,10 @@ def main() -> None:
             "checkpoint": checkpoint.name,
             "target": opened.manifest.target,
             "precision": "float32",
-            "plain_speech": worst(plain_speech(opened)),
-            "components": worst(row for part in (prompts, decoded) for row in part(opened)),
+            "requests": worst(requests(opened)),
+            "components": worst(
+                row for part in (prompts, encoded, features, decoded) for row in part(opened)
+            ),
         }
     write_result(options.out, result)
 

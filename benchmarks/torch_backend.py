@@ -15,7 +15,7 @@ import torch
 from export.checkpoint import Checkpoint
 from export.graphs import GraphSource, graph_sources
 from export.verification import load_weights
-from trt_runtime.contract import FLOW_STEP, NEXT, TAIL, TensorSpec
+from trt_runtime.contract import FLOW_STEP, NEXT, ON_DEMAND, TAIL, TensorSpec
 from trt_runtime.manifest import GraphEntry, Manifest
 
 
@@ -64,32 +64,36 @@ class TorchBoundGraph:
 
 
 class TorchBackend:
-    """A bundle's graphs as torch modules; weights of a component exist once."""
+    """A bundle's graphs as torch modules; weights of a component exist once.
+
+    As in the engines' backend, what a request may not need is loaded when it is first bound.
+    """
 
     def __init__(
         self, bundle: Path, manifest: Manifest, checkpoint: Path, dtype: torch.dtype, threads: int
     ) -> None:
         torch.set_num_threads(threads)
         self._manifest, self._dtype = manifest, dtype
-        sizes = Checkpoint.open(checkpoint).sizes
-        loaded: dict[str, torch.nn.Parameter] = {}
-        self._modules: dict[str, torch.nn.Module] = {}
-        for source in graph_sources(manifest.geometry):
-            if source.spec.name == TAIL and FLOW_STEP in manifest.graphs:
-                continue
-            self._modules[source.spec.name] = self._load(source, sizes, bundle, loaded)
+        self._bundle, self._sizes = bundle, Checkpoint.open(checkpoint).sizes
+        self._parameters: dict[str, torch.nn.Parameter] = {}
+        self._sources = {
+            source.spec.name: source
+            for source in graph_sources(manifest.geometry)
+            if source.spec.name != TAIL or FLOW_STEP not in manifest.graphs
+        }
+        self._modules = {
+            name: self._load(source)
+            for name, source in self._sources.items()
+            if name not in ON_DEMAND
+        }
 
-    def _load(
-        self,
-        source: GraphSource,
-        sizes: object,
-        bundle: Path,
-        loaded: dict[str, torch.nn.Parameter],
-    ) -> torch.nn.Module:
-        module = source.make(sizes, self._manifest.geometry).eval()  # type: ignore[arg-type]
+    def _load(self, source: GraphSource) -> torch.nn.Module:
+        loaded = self._parameters
+        module = source.make(self._sizes, self._manifest.geometry).eval()
         names = dict(module.named_parameters())
         if not set(names) <= set(loaded):
-            load_weights(module, self._manifest.graphs[source.spec.name].initializers, bundle)
+            initializers = self._manifest.graphs[source.spec.name].initializers
+            load_weights(module, initializers, self._bundle)
             for name, parameter in names.items():
                 # As the reference in bfloat16: weights low, what it computes with them by autocast.
                 parameter.data = parameter.data.to(self._dtype)
@@ -101,7 +105,7 @@ class TorchBackend:
         return module
 
     def has(self, graph: str) -> bool:
-        return graph in self._modules
+        return graph in self._sources
 
     def buffer(self, spec: TensorSpec) -> TorchBuffer:
         # Caches in the peer's own precision: casting them at every step would slow it for nothing.
@@ -109,6 +113,8 @@ class TorchBackend:
 
     def bind(self, graph: str, buffers: Mapping[str, TorchBuffer]) -> TorchBoundGraph:
         entry = self._manifest.graphs[graph]
+        if graph not in self._modules:
+            self._modules[graph] = self._load(self._sources[graph])
         return TorchBoundGraph(self._modules[graph], entry, buffers, self._dtype)
 
     def close(self) -> None:

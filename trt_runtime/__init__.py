@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         Trace,
     )
     from trt_runtime.synthesizer import Synthesizer, load
+    from trt_runtime.text_normalization import spell_out
     from trt_runtime.voice import Voice
     from trt_runtime.voice_store import VoiceStore
 
@@ -71,6 +72,7 @@ _PUBLIC = {
     "VoiceStore": "voice_store",
     "load": "synthesizer",
     "read_script": "dialogue",
+    "spell_out": "text_normalization",
 }
 
 __all__ = [
@@ -102,6 +104,7 @@ __all__ = [
     "load",
     "normalize_text",
     "read_script",
+    "spell_out",
     "stream",
     "synthesize",
 ]
@@ -124,6 +127,7 @@ def synthesize(
     reference: Any = None,
     reference_text: Any = None,
     speaker_embedding: Any = "auto",
+    latents: bool = True,
     posterior: str = "mean",
     guidance: float | None = None,
     sigma: float | None = None,
@@ -159,6 +163,8 @@ def synthesize(
     its speaker embedding.
     speaker_embedding: "auto" (from each reference, none without one), "zero" (a speaker slot of
     zeros), None (no speaker slot), or arrays (192,) float32, one a speaker.
+    latents: False leaves a voice's or reference's latents out, though its words are known: only its
+    speaker embedding is used, as the reference does with instructions.
     posterior: "mean" of a reference's latents, or a "sample" drawn with `seed`.
     guidance: strength g of v = c + g (c - u), where 0 means none; the reference's default is 2.
     sigma, temperature: noise of sigma * sqrt(temperature) added inside the solver; 0 is none.
@@ -197,6 +203,7 @@ def stream(
     reference: Any = None,
     reference_text: Any = None,
     speaker_embedding: Any = "auto",
+    latents: bool = True,
     posterior: str = "mean",
     guidance: float | None = None,
     sigma: float | None = None,
@@ -240,8 +247,8 @@ def normalize_text(text: str, *, engines: str | Path | None = None, max_tokens: 
     """`text` with numbers and signs spelled out by the model itself, of the dense family.
 
     The talker writes the text in place of speaking it, greedily (the reference's generate_text).
-    `normalize=True` asks a library instead, which is quicker and knows every model. Raises
-    UserError where the model writes no end within `max_tokens`.
+    `normalize=True` and `spell_out` ask a library instead, which is quicker and needs no model.
+    Raises UserError where the model writes no end within `max_tokens`.
     """
     from trt_runtime.synthesizer import load
 

@@ -65,6 +65,6 @@ def _is_description(text: str, request: Request) -> bool:
 def _spelled(text: str, request: Request) -> str:
     if not request.normalize:
         return text
-    from trt_runtime.text_normalization import normalize_text
+    from trt_runtime.text_normalization import spell_out
 
-    return check_text(normalize_text(text), "the normalised text")
+    return check_text(spell_out(text), "the normalised text")

@@ -44,6 +44,7 @@ class RequestOptions(TypedDict, total=False):
     reference: Any
     reference_text: Any
     speaker_embedding: Any
+    latents: bool
     posterior: str
     guidance: float | None
     sigma: float | None
@@ -84,6 +85,8 @@ class Request:
     """The words of `reference`; for a dialogue a mapping, or the reference's own string."""
     speaker_embedding: Any = "auto"
     """"auto" (from each reference, none without one), "zero", None (no speaker), or arrays."""
+    latents: bool = True
+    """Whether the latents of references whose words are known are used."""
     posterior: str = "mean"
     """"mean" of a reference's latents, which is the same each time, or a "sample"."""
     guidance: float | None = None
@@ -135,7 +138,7 @@ class Request:
         if self.noise_scale > _LARGEST_FLOAT32:
             _refuse("temperature", "sigma * sqrt(temperature) in float32's range", self.noise_scale)
         self._set("seed", check_seed(self.seed))
-        for name in ("normalize", "trace"):
+        for name in ("latents", "normalize", "trace"):
             self._set(name, _flag(name, getattr(self, name)))
         for name, choices in _CHOICES.items():
             # By type first: an array compared with a string has no single truth.

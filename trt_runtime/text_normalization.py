@@ -39,7 +39,7 @@ _LATIN_WORD = re.compile(r"(?<![^\W_])[A-Za-zÀ-ÖØ-öø-ɏ]{2,}(?![^\W_])")
 _SPELLABLE = re.compile(rf"[0-9０-９@㎡㎥,!?]|www\.|://|\.(?:{TOP_LEVEL_DOMAINS})(?![a-z])")
 
 
-def normalize_text(text: str) -> str:
+def spell_out(text: str) -> str:
     """`text` with what is not written as it is said written out; blank text comes back as it is.
 
     A line with Han characters or Chinese punctuation is Chinese, though a sentence of it that is

@@ -12,6 +12,7 @@ from typing import Any
 
 from trt_runtime.dialogue import Dialogue, speakers_in_raw_text
 from trt_runtime.errors import UserError
+from trt_runtime.instruction import Instruction
 from trt_runtime.request import Request
 from trt_runtime.sources import Source, dialogue_sources, speech_sources
 from trt_runtime.voice_store import VoiceStore
@@ -41,14 +42,25 @@ def choose(request: Request, store: VoiceStore) -> Chosen:
     else:
         sources, warnings = speech_sources(request, store)
         _check_raw_dialogue(content, sources, request.speaker_embedding)
-    prompt_text = _prompt_text(request, sources)
+    prompt_text = _prompt_text(request, sources) if request.latents else None
     _check_embedding_choice(request, sources, prompt_text)
-    if sources and prompt_text is None and request.instruction is None:
+    if _wants_zero_speaker(request) and not sources:
+        warnings += (
+            'styles and IP voices were made with the zero speaker: give speaker_embedding="zero"',
+        )
+    if sources and prompt_text is None and request.latents and request.instruction is None:
         warnings += (
             "without the reference's words (reference_text) only its speaker embedding is used, "
             "which clones less of the voice",
         )
     return Chosen(tuple(sources), prompt_text, warnings)
+
+
+def _wants_zero_speaker(request: Request) -> bool:
+    """Whether the reference's cookbook gives such an instruction with the zero speaker."""
+    said, choice = request.instruction, request.speaker_embedding
+    chosen = isinstance(said, Instruction) and not (said.ip is None and said.style is None)
+    return chosen and isinstance(choice, str) and choice == "auto"
 
 
 def _check_raw_dialogue(content: Any, sources: Sequence[Source], embedding: Any) -> None:
@@ -98,7 +110,7 @@ def _check_embedding_choice(
         raise UserError(
             "Nothing of the reference would be used",
             expected="its words in reference_text, or its speaker embedding",
-            found="another speaker_embedding, or None, and no reference_text",
+            found="another speaker_embedding, or None, and no reference_text, or latents=False",
             do='give reference_text, or leave speaker_embedding at "auto"',
         )
     if isinstance(choice, str) and choice == "zero":

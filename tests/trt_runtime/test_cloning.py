@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from tests.trt_runtime.test_bad_requests import edited
 from trt_runtime import RecordedNoise, Voice, VoiceStore, load
 from trt_runtime.audio_encoder import encode_wave, padding_unit
 from trt_runtime.errors import FolderError, NumericError, UserError
+from trt_runtime.instruction import Instruction
 from trt_runtime.noise import Stream, normal
 from trt_runtime.prompt_embedding import embed_context
 from trt_runtime.resampling import resample
@@ -583,8 +585,18 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
         {"reference": A, "reference_text": WORDS, "speaker_embedding": "zero"}, "zero speaker"
     ),
     "zero and voice": ({"voice": A, "speaker_embedding": "zero"}, "zero speaker"),
-    "two arrays for one": ({"reference": A, "reference_text": WORDS, "speaker_embedding": [EMBEDDING] * 2}, "in number"),
-    "one array for two": ({"reference": [A, B], "reference_text": WORDS, "speaker_embedding": [EMBEDDING]}, "in number"),
+    "two arrays for one": (
+        {"reference": A, "reference_text": WORDS, "speaker_embedding": [EMBEDDING] * 2},
+        "in number",
+    ),
+    "one array for two": (
+        {"reference": [A, B], "reference_text": WORDS, "speaker_embedding": [EMBEDDING]},
+        "in number",
+    ),
+    "no latents, no embedding": (
+        {"reference": A, "reference_text": WORDS, "speaker_embedding": None, "latents": False},
+        "Nothing of the reference",
+    ),
     "no recording": ({"reference": []}, "empty list"),
     "no recordings": ({"reference": ()}, "empty list"),
     "no such file": ({"reference": "nowhere.wav"}, "cannot be opened"),
@@ -796,3 +808,33 @@ def test_four_references_at_once(cloner: Synthesizer) -> None:
     assert len(set(alone)) == 4
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(one, references)) == alone
+
+
+def test_a_voice_with_words_speaks_by_its_embedding_alone(
+    cloner: Synthesizer, voice: Voice, silent_voice: Voice
+) -> None:
+    """As the reference does with instructions, whose voices have no latents."""
+    said = {"instruction": {"情感": "高兴"}}
+    alone = speak(cloner, voice=voice, latents=False, **said)
+    assert_alike(alone, speak(cloner, voice=silent_voice, **said))
+    assert not len(reference_latents(alone))
+    reference = {"reference": A, "reference_text": WORDS, "latents": False}
+    assert_alike(speak(cloner, **reference), speak(cloner, voice=silent_voice))
+    assert not any("reference_text" in warning for warning in speak(cloner, **reference).warnings)
+
+
+@pytest.mark.parametrize("field", [{"ip": "灵小甄"}, {"style": "温柔的女声"}])
+def test_styles_without_a_speaker_are_warned_of(cloner: Synthesizer, field: Any) -> None:
+    instruction = Instruction(**field)
+    warned = [
+        any("zero speaker" in warning for warning in speak(cloner, **options).warnings)
+        for options in (
+            {"instruction": instruction},
+            {"instruction": instruction, "speaker_embedding": "zero"},
+            {"instruction": instruction, "speaker_embedding": None},
+            {"instruction": instruction, "voice": B},
+            {"instruction": Instruction(emotion="happy")},
+            {"instruction": json.loads(instruction.to_json())["audio_sequence"][0]},
+        )
+    ]
+    assert warned == [True, False, False, False, False, False]

@@ -439,7 +439,7 @@ def test_normalised_turns(talk: Synthesizer, monkeypatch: pytest.MonkeyPatch) ->
         seen.append(text)
         return text.replace("3", "three")
 
-    monkeypatch.setattr("trt_runtime.text_normalization.normalize_text", spelled)
+    monkeypatch.setattr("trt_runtime.text_normalization.spell_out", spelled)
     turns = [("anna", "At 3?"), ("ben", "At 3.")]
     speech = speak(talk, turns, reference=[A, B], normalize=True)
     assert seen == ["At 3?", "At 3."]

@@ -329,7 +329,7 @@ def test_normalised_sentences_keep_their_places(
     reader: Synthesizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "trt_runtime.text_normalization.normalize_text", lambda text: text.replace("3", "three")
+        "trt_runtime.text_normalization.spell_out", lambda text: text.replace("3", "three")
     )
     text = "He had 3 of 333 reasons. She had 33 of them, too."
     speech = reader.synthesize(text, split_limit=30, normalize=True, max_steps=2)

@@ -135,7 +135,7 @@ def spelled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         seen.append(text)
         return text.replace("3", "three").replace("(aside)", "")
 
-    monkeypatch.setattr("trt_runtime.text_normalization.normalize_text", normalize)
+    monkeypatch.setattr("trt_runtime.text_normalization.spell_out", normalize)
     return seen
 
 

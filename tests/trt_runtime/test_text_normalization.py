@@ -13,7 +13,7 @@ import pytest
 from tests.goldens import load_json, needs_goldens
 from trt_runtime import text_normalization
 from trt_runtime.errors import UserError
-from trt_runtime.text_normalization import normalize_text
+from trt_runtime.text_normalization import spell_out
 
 pytest.importorskip("wetext")
 
@@ -35,7 +35,7 @@ def documented():
 @pytest.mark.parametrize(("text", "row"), documented().items())
 def test_the_docs_say_what_comes_out(text, row):
     reference, ours, reason = row
-    assert normalize_text(text) == ours
+    assert spell_out(text) == ours
     assert reference != ours, "a row that is no difference"
     assert reason.strip()
 
@@ -43,7 +43,7 @@ def test_the_docs_say_what_comes_out(text, row):
 @needs_goldens
 def test_each_row_of_the_reference_is_equal_or_documented():
     rows = {row["input"]: row["normalized"] for row in load_json("text_norm")["rows"]}
-    different = {text: said for text, said in rows.items() if normalize_text(text) != said}
+    different = {text: said for text, said in rows.items() if spell_out(text) != said}
     listed = {text: reference for text, (reference, _, _) in documented().items()}
     assert listed == different
 
@@ -87,7 +87,7 @@ def test_each_row_of_the_reference_is_equal_or_documented():
     ],
 )  # fmt: skip
 def test_chinese(text, said):
-    assert normalize_text(text) == said
+    assert spell_out(text) == said
 
 
 @pytest.mark.parametrize(
@@ -110,19 +110,19 @@ def test_chinese(text, said):
     ],
 )  # fmt: skip
 def test_english(text, said):
-    assert normalize_text(text) == said
+    assert spell_out(text) == said
 
 
 def test_the_language_is_that_of_the_sentence():
-    assert normalize_text("我有3个。I have 3 apples here. 好2个") == (
+    assert spell_out("我有3个。I have 3 apples here. 好2个") == (
         "我有三个。I have three apples here. 好两个"
     )
-    assert normalize_text("新品iPhone 15 Pro。iPhone 16!") == "新品iPhone 十五 Pro。iPhone 十六！"
-    assert normalize_text("Call me:\n5\n") == "Call me:\nfive\n"
-    assert normalize_text("5\n你好") == "五\n你好"
-    assert normalize_text("5kg") == "五千克"
+    assert spell_out("新品iPhone 15 Pro。iPhone 16!") == "新品iPhone 十五 Pro。iPhone 十六！"
+    assert spell_out("Call me:\n5\n") == "Call me:\nfive\n"
+    assert spell_out("5\n你好") == "五\n你好"
+    assert spell_out("5kg") == "五千克"
     for foreign in ("3月に東京へ2回", "Привет 5", "사과 3개"):
-        assert normalize_text(foreign) == foreign
+        assert spell_out(foreign) == foreign
 
 
 @pytest.mark.parametrize(
@@ -138,17 +138,15 @@ def test_the_language_is_that_of_the_sentence():
     ],
 )  # fmt: skip
 def test_what_is_not_spelled_out_stays(text):
-    assert normalize_text(text) == text
+    assert spell_out(text) == text
 
 
 def test_the_rest_of_a_text_stays_where_numbers_are_spelled_out():
-    assert normalize_text(' 😀 他说:"3个" \\ {a}  (5)\t。\r\n\r\n 《4》 ') == (
+    assert spell_out(' 😀 他说:"3个" \\ {a}  (5)\t。\r\n\r\n 《4》 ') == (
         ' 😀 他说:"三个" \\ {a}  (五)\t。\r\n\r\n 《四》 '
     )
-    assert normalize_text(' She said  "5" (6) \\ {7}…\n') == (
-        ' She said  "five" (six) \\ {seven}…\n'
-    )
-    assert normalize_text("speaker_2:有2个<|x3|>") == "speaker_2:有两个<|x3|>"
+    assert spell_out(' She said  "5" (6) \\ {7}…\n') == (' She said  "five" (six) \\ {seven}…\n')
+    assert spell_out("speaker_2:有2个<|x3|>") == "speaker_2:有两个<|x3|>"
 
 
 @pytest.mark.parametrize("seed", range(200))
@@ -159,8 +157,8 @@ def test_odd_text_comes_through(seed):
         *("\ud800", "km/h", "p.m.", "www.", ".com", "GPT-", "℃", "speaker_1"),
     ]
     text = "".join(generator.choices(alphabet, k=generator.randrange(1, 80)))
-    said = normalize_text(text)
-    assert said == normalize_text(text)
+    said = spell_out(text)
+    assert said == spell_out(text)
     # Marks that no rule reads are kept, in order.
     marks = '"\\{}[]\n\t😀\u0301\u200d\ud800;#'
     if "@" not in text and "www" not in text and ".com" not in text:
@@ -177,23 +175,23 @@ def test_odd_text_comes_through(seed):
 def test_time_is_linear(unit):
     text = unit * (20_000 // len(unit))
     start = time.perf_counter()
-    normalize_text(text)
+    spell_out(text)
     # Two seconds here at most, so 200,000 characters take twenty.
     assert time.perf_counter() - start < 30
 
 
 def test_text_without_numbers_takes_no_time():
     start = time.perf_counter()
-    assert normalize_text("你好，世界。" * 33_000) == "你好，世界。" * 33_000
+    assert spell_out("你好，世界。" * 33_000) == "你好，世界。" * 33_000
     assert time.perf_counter() - start < 5
 
 
 def test_threads_get_what_one_gets():
     texts = [f"有{i}个，$1,{i:03}, at {i % 12}:15" for i in range(40)]
-    alone = [normalize_text(text) for text in texts]
+    alone = [spell_out(text) for text in texts]
     results = {}
     threads = [
-        threading.Thread(target=lambda n=n: results.update({n: [normalize_text(t) for t in texts]}))
+        threading.Thread(target=lambda n=n: results.update({n: [spell_out(t) for t in texts]}))
         for n in range(4)
     ]
     for thread in threads:
@@ -205,7 +203,7 @@ def test_threads_get_what_one_gets():
 
 def test_wetext_is_loaded_by_the_first_number_only():
     script = (
-        "import sys; from trt_runtime.text_normalization import normalize_text as n;"
+        "import sys; from trt_runtime.text_normalization import spell_out as n;"
         "n('你好 world'); assert 'wetext' not in sys.modules;"
         "n('3'); assert 'wetext' in sys.modules"
     )
@@ -215,7 +213,7 @@ def test_wetext_is_loaded_by_the_first_number_only():
 def test_without_wetext_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setattr(text_normalization, "_loaded", [])
     monkeypatch.setitem(sys.modules, "wetext", None)
-    assert normalize_text("你好") == "你好"
+    assert spell_out("你好") == "你好"
     with pytest.raises(UserError) as caught:
-        normalize_text("3个")
+        spell_out("3个")
     assert 'pip install "ming-trt[text]"' in str(caught.value)

@@ -27,7 +27,7 @@ _LARGEST_EMBEDDINGS = 2 << 20
 
 
 def text_or_standard_input(text: str) -> str:
-    """An argument, or standard input where it is "-": UTF-8, without its last newline."""
+    """An argument, or standard input where it is "-": UTF-8, without a last newline."""
     if text != PIPE:
         return text
     if sys.stdin is None:
@@ -41,7 +41,7 @@ def text_or_standard_input(text: str) -> str:
 
 
 def file_text(path: str) -> str:
-    """The text in a file, or on standard input where it is "-": UTF-8, without its last newline."""
+    """The text in a file, or on standard input where it is "-": UTF-8, without a last newline."""
     if path == PIPE:
         return text_or_standard_input(path)
     return _decoded(path, _file_bytes(path, _most_bytes()))
@@ -144,6 +144,8 @@ def _file_bytes(path: str, most: int) -> bytes:
 
 
 def _decoded(name: str, data: bytes) -> str:
+    from trt_runtime.dialogue import speakers_in_raw_text
+
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     try:
         # Where more bytes follow the last character may be cut; the text is refused as too long.
@@ -155,4 +157,6 @@ def _decoded(name: str, data: bytes) -> str:
             found=f"byte 0x{error.object[error.start]:02X} at offset {error.start}",
             do="convert it first, for example with iconv -t UTF-8",
         ) from error
-    return text.replace("\r\n", "\n").removesuffix("\n")
+    text = text.replace("\r\n", "\n")
+    # The last line of a dialogue in the reference's form ends as the others do.
+    return text if speakers_in_raw_text(text) else text.removesuffix("\n")

@@ -49,9 +49,9 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _spelled(text: str) -> str:
-    from trt_runtime.text_normalization import normalize_text
+    from trt_runtime.text_normalization import spell_out
 
-    return normalize_text(text)
+    return spell_out(text)
 
 
 def _written_by_model(text: str, arguments: argparse.Namespace) -> str:

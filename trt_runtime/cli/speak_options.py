@@ -90,6 +90,10 @@ def _add_voice_arguments(group: Any) -> None:
         "--posterior", choices=("mean", "sample"),
         help="of the recording's latents (default: mean)",
     )  # fmt: skip
+    group.add_argument(
+        "--no-latents", action="store_true",
+        help="use only the speaker embedding, though the words are known: for instructions",
+    )  # fmt: skip
 
 
 def _add_request_arguments(group: Any) -> None:
@@ -149,6 +153,8 @@ def content_and_options(arguments: argparse.Namespace) -> tuple[Any, dict[str, A
     }
     if arguments.normalize:
         options["normalize"] = True
+    if arguments.no_latents:
+        options["latents"] = False
     if arguments.split_limit is not None:
         options["split_limit"] = arguments.split_limit or None
     if arguments.speaker_embedding is not None:

@@ -1,0 +1,18 @@
+"""Numbers and signs as words: by a library, which `normalize=True` asks, and by the model itself.
+
+python examples/normalize_text.py ["It costs $3,000." [ENGINES]]
+"""
+
+import sys
+
+import trt_runtime
+
+text = sys.argv[1] if len(sys.argv) > 1 else "Dr. Smith paid $3,000 on 5/1/2024."
+print("library:", trt_runtime.spell_out(text))
+with trt_runtime.load(*sys.argv[2:3]) as speaker:
+    try:
+        print("model:", speaker.normalize_text(text))
+    except trt_runtime.UserError as error:  # random weights write without end
+        print("model:", error.what)
+    speech = speaker.synthesize(text, normalize=True, seed=7)
+print("spoken:", speech.sentences[0].text)

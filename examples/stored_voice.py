@@ -1,0 +1,32 @@
+"""A voice made once, kept by name, shared as a file, and spoken with at no further cost.
+
+python examples/stored_voice.py [REF.wav "Its words." [ENGINES]]
+"""
+
+import sys
+
+import numpy as np
+
+import trt_runtime
+
+
+def buzz(pitch: int) -> tuple[np.ndarray, int]:
+    """Stands for a recording: (samples,) float32 and samples a second."""
+    t = np.arange(4 * 16_000) / 16_000
+    voice = sum(np.sin(2 * np.pi * n * pitch * t) / n for n in range(1, 20))
+    return (0.1 * voice * np.sin(3 * np.pi * t) ** 2).astype(np.float32), 16_000
+
+
+reference, words = sys.argv[1:3] if len(sys.argv) > 2 else (buzz(120), "Words of a buzz.")
+store = trt_runtime.VoiceStore("voices")  # a folder; without an argument it is the user's
+with trt_runtime.load(*sys.argv[3:4], voices=store.folder) as speaker:
+    voice = speaker.encode_voice(reference, words)
+    print("kept in", store.add("anna", voice, replace=True))
+    exported = store.export("anna", "anna.safetensors", replace=True)
+    print("shared as", exported)
+    store.import_(exported, "friend", replace=True)
+    print("voices:", ", ".join(store.names()))
+    spoken = speaker.synthesize("Hello.", voice="friend", seed=7)
+    cloned = speaker.synthesize("Hello.", reference=reference, reference_text=words, seed=7)
+    print("the same samples as its recording:", (spoken.audio == cloned.audio).all())
+    store.remove("friend")
