@@ -32,8 +32,8 @@ def full_size(data: Mapping[str, Any]) -> str:
     disk, weights = data["disk_bytes"], data["weights_bytes"]
     lines = [
         f"Random weights in the sizes of Ming-omni-tts-0.5B ({data['parameters'] / 1e9:.2f} "
-        f"billion parameters stored, {data['used_parameters'] / 1e9:.2f} billion used in speech; "
-        f"{disk['checkpoint'] / 1e9:.2f} GB in bfloat16), {machine['processor']}, "
+        f"billion parameters stored, {data['used_parameters'] / 1e9:.2f} billion used in plain "
+        f"speech; {disk['checkpoint'] / 1e9:.2f} GB in bfloat16), {machine['processor']}, "
         f"{data['threads']} cores, {', '.join(machine['features'])}; "
         f"ONNX Runtime {data['versions']['onnxruntime']}, PyTorch {data['versions']['torch']}.",
         "",
@@ -78,6 +78,20 @@ def full_size(data: Mapping[str, Any]) -> str:
         f"{_ratio(speech, 'torch-bfloat16'):.2f} times in bfloat16. In float32 these engines are "
         f"{real_time} than real time on this machine.",
     ]
+    encode = {peer: speech[peer] for peer in PEERS if peer in speech}
+    seconds = first[0]["reference_seconds"]
+    lines += [
+        "",
+        f"A reference of {seconds} s to clone is encoded in "
+        + ", ".join(
+            f"{_spread(figures['encode_seconds'])} s ({PEERS[peer]})"
+            for peer, figures in encode.items()
+        )
+        + f"; the first one also loads the encoder, "
+        f"{speech['engines']['first_encode_seconds']['median']:.1f} s and a peak of "
+        f"{speech['engines']['encode_peak_bytes']['max'] / 1e9:.2f} GB with the engines. A stored "
+        "voice costs none of that.",
+    ]
     return "\n".join(lines)
 
 
@@ -92,7 +106,7 @@ def parity(data: Mapping[str, Any]) -> str:
         "| array | recordings | worst relative error |",
         "|---|---|---|",
     ]
-    for part in ("plain_speech", "components"):
+    for part in ("requests", "components"):
         for kind, found in data[part].items():
             error = found["worst_relative_error"]
             shown = f"{error:.1e}" if error else "equal"
