@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from export.config_section import ConfigSection
-
-#: Numbers a CAM++ speaker embedding has. Fixed by that model, so no config says it.
-SPEAKER_DIM = 192
+from trt_runtime.contract import SPEAKER_DIM
 
 #: Width of the flow's sinusoidal time embedding. Fixed by the architecture; no config says it.
 TIME_FEATURES = 256

@@ -9,8 +9,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from export.sizes import SPEAKER_DIM
-from export.speaker_encoder import SPEAKER_FEATURES
+from trt_runtime.contract import SPEAKER_DIM, SPEAKER_FEATURES
 
 _WIDTH = 64
 

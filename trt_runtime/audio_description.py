@@ -11,7 +11,7 @@ from decimal import Decimal
 
 from trt_runtime.errors import UserError
 from trt_runtime.instruction_values import MUSIC_LABELS, label_warnings, shown
-from trt_runtime.prompt import MUSIC_KEYS, check_text
+from trt_runtime.prompt import MUSIC_KEYS, check_text, describes_music
 
 _SECONDS = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?s\.?")
 
@@ -72,7 +72,7 @@ class SoundEvent:
 
     def __post_init__(self) -> None:
         check_text(self.description, "description")
-        if all(key in self.description for key in MUSIC_KEYS):
+        if describes_music(self.description):
             raise UserError(
                 "description would be read as one of music",
                 expected="plain words for a sound",

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trt_runtime.cloning import VoiceEncoder, checkpoint_of
 from trt_runtime.errors import UserError
 from trt_runtime.folder import OpenFolder
 from trt_runtime.geometry import Geometry
@@ -18,8 +17,10 @@ from trt_runtime.printable import printable
 from trt_runtime.reference_audio import ReferenceAudio
 from trt_runtime.request import Request
 from trt_runtime.sources import Source
+from trt_runtime.stopwatch import Stopwatch
 from trt_runtime.voice import Voice
-from trt_runtime.voice_choice import bad_embedding, choose
+from trt_runtime.voice_choice import Chosen, bad_embedding, choose
+from trt_runtime.voice_encoder import VoiceEncoder, checkpoint_of
 from trt_runtime.voice_store import VoiceStore
 
 
@@ -29,33 +30,33 @@ class Conditioning:
 
     speakers: one entry a speaker slot, (speaker_dim,) float32, or None for the zero speaker.
     latents: (latents, latent_dim) float32 of the references, whole patches, perhaps none.
-    prompt_text: their words; None exactly where there are no latents. seconds: by component.
+    prompt_text: their words; None exactly where there are no latents.
     """
 
     speakers: tuple[NDArray[np.float32] | None, ...]
     latents: NDArray[np.float32]
     prompt_text: str | None
     warnings: tuple[str, ...] = ()
-    seconds: Mapping[str, float] = field(default_factory=dict)
 
 
 def condition(
-    request: Request, opened: OpenFolder, encoder: VoiceEncoder, store: VoiceStore
+    request: Request,
+    opened: OpenFolder,
+    encoder: VoiceEncoder,
+    store: VoiceStore,
+    stopwatch: Stopwatch,
 ) -> Conditioning:
     """The conditioning of `request`; raises UserError where its options contradict each other."""
     chosen = choose(request, store)
-    sources, prompt_text, warnings = chosen.sources, chosen.prompt_text, chosen.warnings
-    seconds: dict[str, float] = {}
-    for source in sources:
+    warnings = chosen.warnings
+    for source in chosen.sources:
         if isinstance(source.sound, Voice):
             warnings += _check_fit(source, opened)
-    return Conditioning(
-        speakers=_speakers(request, sources, encoder, opened.manifest.geometry, seconds),
-        latents=_latents(request, sources, prompt_text, encoder, opened, seconds),
-        prompt_text=prompt_text,
-        warnings=warnings,
-        seconds=seconds,
-    )
+    with stopwatch.timed("speaker_encoder"):
+        speakers = _speakers(request, chosen.sources, encoder, opened.manifest.geometry)
+    with stopwatch.timed("audio_encoder"):
+        latents = _latents(request, chosen, encoder, opened.manifest.geometry)
+    return Conditioning(speakers, latents, chosen.prompt_text, warnings)
 
 
 def _check_fit(source: Source, opened: OpenFolder) -> tuple[str, ...]:
@@ -67,6 +68,8 @@ def _check_fit(source: Source, opened: OpenFolder) -> tuple[str, ...]:
         "sample rate": (voice.sample_rate, g.sample_rate),
         "patch": (voice.patch, g.patch),
     }
+    if voice.speaker_embedding is not None:
+        made_for["speaker embedding"] = (len(voice.speaker_embedding), g.speaker_dim)
     if voice.latent_mean is not None:
         made_for["latent channels"] = (voice.latent_mean.shape[1], g.latent_dim)
     for name, (found, expected) in made_for.items():
@@ -92,7 +95,6 @@ def _speakers(
     sources: Sequence[Source],
     encoder: VoiceEncoder,
     g: Geometry,
-    seconds: dict[str, float],
 ) -> tuple[NDArray[np.float32] | None, ...]:
     choice = request.speaker_embedding
     if choice is None:
@@ -100,7 +102,7 @@ def _speakers(
     if isinstance(choice, str):
         if choice == "zero":
             return (None,)
-        return tuple(_embedding_of(source, encoder, seconds) for source in sources)
+        return tuple(_embedding_of(source, encoder) for source in sources)
     arrays = _given_embeddings(choice, g.speaker_dim)
     if sources and len(arrays) != len(sources):
         raise UserError(
@@ -112,13 +114,9 @@ def _speakers(
     return arrays
 
 
-def _embedding_of(
-    source: Source, encoder: VoiceEncoder, seconds: dict[str, float]
-) -> NDArray[np.float32]:
+def _embedding_of(source: Source, encoder: VoiceEncoder) -> NDArray[np.float32]:
     if isinstance(source.sound, ReferenceAudio):
-        made = encoder.voice([source.sound], None, seconds=seconds)
-        assert made.speaker_embedding is not None
-        return made.speaker_embedding
+        return encoder.speaker_embedding(source.sound)
     if source.sound.speaker_embedding is None:
         raise UserError(
             f"{source.label} has no speaker embedding",
@@ -148,16 +146,10 @@ def _given_embeddings(choice: Any, size: int) -> tuple[NDArray[np.float32], ...]
 
 
 def _latents(
-    request: Request,
-    sources: Sequence[Source],
-    prompt_text: str | None,
-    encoder: VoiceEncoder,
-    opened: OpenFolder,
-    seconds: dict[str, float],
+    request: Request, chosen: Chosen, encoder: VoiceEncoder, g: Geometry
 ) -> NDArray[np.float32]:
-    g = opened.manifest.geometry
     recorded = None if request.noise is None else request.noise.posterior
-    if prompt_text is None:
+    if chosen.prompt_text is None:
         if recorded is not None:
             raise UserError(
                 "noise.posterior is for a reference's latents, and there are none",
@@ -165,7 +157,7 @@ def _latents(
                 do="leave posterior out, or give the reference and its words",
             )
         return np.zeros((0, g.latent_dim), np.float32)
-    posteriors = _posteriors(sources, prompt_text, encoder, seconds)
+    posteriors = _posteriors(chosen.sources, encoder)
     mean = np.concatenate([mean for mean, _ in posteriors])
     if recorded is None and request.posterior == "mean":
         return mean
@@ -182,10 +174,7 @@ def _latents(
 
 
 def _posteriors(
-    sources: Sequence[Source],
-    prompt_text: str,
-    encoder: VoiceEncoder,
-    seconds: dict[str, float],
+    sources: Sequence[Source], encoder: VoiceEncoder
 ) -> list[tuple[NDArray[np.float32], NDArray[np.float32]]]:
     """Mean and std of each stored voice, or of each unbroken run of recordings together."""
     found = []
@@ -193,10 +182,8 @@ def _posteriors(
 
     def encode() -> None:
         if run:
-            made = encoder.voice(run, prompt_text, embed=False, seconds=seconds)
-            assert made.latent_mean is not None
-            assert made.latent_std is not None
-            found.append((made.latent_mean, made.latent_std))
+            mean, std, _ = encoder.latents(run)
+            found.append((mean, std))
             run.clear()
 
     for source in sources:

@@ -20,6 +20,10 @@ AUDIO_DECODER = "audio_decoder"
 AUDIO_ENCODER = "audio_encoder"
 LANGUAGE_HEAD = "language_head"
 
+#: Numbers a CAM++ speaker embedding has, and mel bands that it is made of. Fixed by that model.
+SPEAKER_DIM = 192
+SPEAKER_FEATURES = 80
+
 #: Graphs that a request may need but plain speech does not: loaded when they are first asked for.
 ON_DEMAND = (AUDIO_ENCODER, LANGUAGE_HEAD)
 

@@ -95,6 +95,8 @@ class OpenFolder:
     path: Path
     manifest: Manifest
     backend: Backend
+    threads: int | None = None
+    """Of one graph call, also of a third party's graph; None is every core."""
 
 
 def open_folder(
@@ -126,4 +128,4 @@ def open_folder(
         "%s: checked in %.2f s, loaded in %.2f s, target %r, family %s",
         path, checked - start, time.perf_counter() - checked, manifest.target, manifest.family,
     )  # fmt: skip
-    return OpenFolder(path, manifest, backend)
+    return OpenFolder(path, manifest, backend, threads)

@@ -1,6 +1,7 @@
 """Guards against what these models do now and then: a silent stub, and speech that never ends.
 
-They label and never cut: only a caller who asked for it is stopped at the bound.
+They label and never cut what is given out: speech is stopped at the bound only where the caller
+asked for that, or for further attempts, of which all but the last are thrown away.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import unicodedata
 from trt_runtime.audio_description import Music, SoundEvent
 from trt_runtime.dialogue import Dialogue
 from trt_runtime.geometry import Geometry
-from trt_runtime.prompt import MUSIC_KEYS, SPEECH_PROMPT
+from trt_runtime.prompt import SPEECH_PROMPT, describes_music
 from trt_runtime.request import Request
 
 #: The labels that warnings begin with.
@@ -63,7 +64,7 @@ def _expected_seconds(request: Request, text: str) -> float | None:
         return None
     if isinstance(content, Music):
         return content.duration_seconds
-    if isinstance(content, str) and all(key in content for key in MUSIC_KEYS):
+    if isinstance(content, str) and describes_music(content):
         found = _DURATION.search(content)
         return float(found[1]) if found else None
     if not isinstance(content, Dialogue) and request.use.prompt != SPEECH_PROMPT:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,6 +18,7 @@ from trt_runtime.prompt import Prompt
 from trt_runtime.prompt_embedding import SpokenContext, embed_prompt
 from trt_runtime.request import Request
 from trt_runtime.speech import FinishReason, Trace
+from trt_runtime.stopwatch import Stopwatch
 from trt_runtime.tail import make_tail
 from trt_runtime.talker import Talker
 
@@ -33,9 +32,8 @@ class Run:
     """One attempt at one sentence, from its prompt to its last sample; used by one thread.
 
     `cut_at`: steps after which it ends as a runaway; None never. `on_step(step, stop_probability)`
-    is called after each step; returning False cancels. `seconds` gains what each component took.
-    `cancelled` is also true of a run that was cancelled at its last step, whose finish_reason is
-    its own.
+    is called after each step; returning False cancels. `cancelled` is also true of a run that was
+    cancelled at its last step, whose finish_reason is its own.
     """
 
     opened: OpenFolder
@@ -45,7 +43,7 @@ class Run:
     noise: NoiseSource
     cut_at: int | None
     on_step: Callable[[int, float], bool]
-    seconds: dict[str, float]
+    stopwatch: Stopwatch
     steps: int = field(default=0, init=False)
     samples: int = field(default=0, init=False)
     finish_reason: FinishReason | None = field(default=None, init=False)
@@ -64,18 +62,10 @@ class Run:
         """Of the audio so far."""
         return float(np.sqrt(self._power / self.samples)) if self.samples else 0.0
 
-    @contextmanager
-    def _timed(self, component: str) -> Iterator[None]:
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            spent = time.perf_counter() - start
-            self.seconds[component] = self.seconds.get(component, 0.0) + spent
-
     def audio(self) -> Iterator[NDArray[np.float32]]:
         """What becomes final with each step, (samples,) float32, once a step."""
         backend, g, request = self.opened.backend, self.geometry, self.request
+        timed = self.stopwatch.timed
         talker = Talker(backend, g)
         tail = make_tail(
             backend,
@@ -87,17 +77,17 @@ class Run:
         )
         tail.history.write(self.context.history[None])
         decoder = AudioDecoder(backend, g)
-        with self._timed("prompt_embedding"):
+        with timed("prompt_embedding"):
             embeddings = embed_prompt(backend, g, self.prompt, self.context)
-        with self._timed("prefill"):
+        with timed("prefill"):
             talker.prefill(embeddings)
         while self.finish_reason is None:
             if self.steps:
-                with self._timed("talker"):
+                with timed("talker"):
                     talker.decode()
             step = self.steps + 1
             self._check_finite("talker", step, talker.hidden.read())
-            with self._timed("flow"):
+            with timed("flow"):
                 tail.run(self.noise.initial(self.steps), self.noise.diffusion(self.steps))
             patch = tail.patch.read()[0]
             self._check_finite("flow", step, patch)
@@ -107,7 +97,7 @@ class Run:
             self._record(patch, stop, talker.hidden.read())
             self.steps += 1
             self.finish_reason = self._why_finished(stop)
-            with self._timed("audio_decoder"):
+            with timed("audio_decoder"):
                 audio = decoder.decode(patch, last=self.finish_reason is not None)
             self._check_finite("audio_decoder", step, audio)
             self.samples += len(audio)

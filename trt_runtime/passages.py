@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from trt_runtime.audio_description import Music, SoundEvent
 from trt_runtime.dialogue import Dialogue, Turn, speakers_in_raw_text
-from trt_runtime.prompt import MUSIC_KEYS, SPEECH_PROMPT, check_text
+from trt_runtime.prompt import SPEECH_PROMPT, check_text, describes_music
 from trt_runtime.request import Request
 from trt_runtime.sentences import split_sentences
 
@@ -59,7 +59,7 @@ def _is_description(text: str, request: Request) -> bool:
 
     What another prompt than speech asks for is not known, and left as it is.
     """
-    return request.use.prompt != SPEECH_PROMPT or all(key in text for key in MUSIC_KEYS)
+    return request.use.prompt != SPEECH_PROMPT or describes_music(text)
 
 
 def _spelled(text: str, request: Request) -> str:

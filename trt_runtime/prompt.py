@@ -24,6 +24,12 @@ SOUND_EVENT_PROMPT = "Please generate audio events based on given text.\n"
 MUSIC_KEYS = ("Genre: ", "Mood: ", "Instrument: ", "Theme: ", "Duration: ")
 TEXT_INPUT = " Text input:\n"
 
+
+def describes_music(text: str) -> bool:
+    """Whether the grammar takes `text` for a description of music: it holds every key of one."""
+    return all(key in text for key in MUSIC_KEYS)
+
+
 #: Beyond this a tokenizer takes minutes and gigabytes before it can say how many tokens there are.
 LONGEST_TEXT = 200_000
 
@@ -146,7 +152,7 @@ def build_prompt(
         speaker_slots.append(len(ids))
         ids.append(tokenizer.token_id(grammar.speaker_slot))
         ids += tokenizer.control(grammar.speaker_end)
-    if not all(key in text for key in MUSIC_KEYS):
+    if not describes_music(text):
         ids += tokenizer.control(TEXT_INPUT)
     if prompt_text is not None:
         ids += tokenizer.plain(prompt_text)

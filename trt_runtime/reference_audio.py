@@ -45,6 +45,8 @@ _WHOLE, _UNKNOWN_BYTES = 0.99, 0x7FFF0000
 _PROMISE = re.compile(r"^\s*(?:data|SSND|Data Size)\s*: (\d+) \(should be (\d+)\)", re.MULTILINE)
 
 _BLOCK = 1 << 18
+#: Not every system has each of these.
+_FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NONBLOCK", "O_NOCTTY", "O_BINARY"))
 
 #: Offset, first bytes there, and what such a file is, of formats that libsndfile does not read.
 _FOREIGN_FORMATS = [
@@ -119,7 +121,7 @@ def _read_file(path: str) -> tuple[ReferenceAudio, tuple[str, ...]]:
                 _check_is_whole(path, gathered.length, file.frames, file.extra_info)
         except soundfile.SoundFileError as error:
             found = getattr(error, "error_string", "") or str(error)
-            head = os.pread(descriptor, 24, 0)
+            head = _head(descriptor)
             raise UserError(
                 f"{path} cannot be read as audio",
                 expected="a whole WAV, FLAC, Ogg, MP3, AIFF or another file that libsndfile reads",
@@ -295,7 +297,7 @@ def _open_plain_file(path: str) -> int:
     """A descriptor of `path` for reading; UserError where it is no plain file with contents."""
     try:
         # Opening a pipe that nobody writes to would otherwise wait for ever.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+        descriptor = os.open(path, _FLAGS)
     except (OSError, ValueError) as error:
         raise UserError(
             f"{path} cannot be opened",
@@ -316,8 +318,16 @@ def _open_plain_file(path: str) -> int:
     )
 
 
+def _head(descriptor: int) -> bytes:
+    """The file's first bytes; it is read from its beginning afterwards."""
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    head = os.read(descriptor, 24)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return head
+
+
 def _check_is_audio(path: str, descriptor: int) -> None:
-    head = os.pread(descriptor, 16, 0)
+    head = _head(descriptor)
     for offset, signature, kind in _FOREIGN_FORMATS:
         if head[offset:].startswith(signature):
             raise UserError(

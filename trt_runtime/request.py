@@ -31,6 +31,15 @@ _OF_THE_USE = ("prompt", "guidance", "sigma", "temperature", "max_steps")
 _WHOLE_NUMBERS = {"min_steps": 1, "max_steps": 1, "retries": 0, "split_limit": 20}
 _MAY_BE_NONE = ("max_steps", "split_limit")
 
+#: Options that only speech has, with the values that leave them out.
+_OF_SPEECH: dict[str, tuple[Any, ...]] = {
+    "voice": (None,),
+    "reference": (None,),
+    "reference_text": (None,),
+    "instruction": (None,),
+    "speaker_embedding": ("auto", None),
+}
+
 #: Options that choose one of a few words.
 _CHOICES = {"posterior": ("mean", "sample"), "on_runaway": ("report", "stop")}
 
@@ -170,8 +179,10 @@ class Request:
                     expected="a text for normalize",
                     do="leave normalize out",
                 )
-            for name in ("voice", "reference", "reference_text", "instruction"):
-                if getattr(self, name) is not None:
+            for name, unset in _OF_SPEECH.items():
+                # By type first: an array compared with a string has no single truth.
+                value = getattr(self, name)
+                if not any(type(value) is type(u) and value == u for u in unset):
                     raise UserError(
                         f"{self.use.name.capitalize()} is made from its description alone",
                         expected=f"no {name}",

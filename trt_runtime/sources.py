@@ -16,9 +16,8 @@ from trt_runtime.prompt import check_text
 from trt_runtime.reference_audio import ReferenceAudio, read_reference
 from trt_runtime.request import Request
 from trt_runtime.voice import Voice
-from trt_runtime.voice_store import VoiceStore
+from trt_runtime.voice_store import ENDING, FILE_SUFFIXES, VoiceStore
 
-_VOICE_FILE = ".safetensors"
 _FORMS = "a stored voice's name, a voice file, a Voice, a recording, or (recording, its words)"
 
 
@@ -151,7 +150,7 @@ def voice_source(value: Any, store: VoiceStore, label: str) -> tuple[Source, tup
         return Source(audio, label, check_text(value[1], f"the words of {label}")), warnings
     if isinstance(value, os.PathLike) or (isinstance(value, str) and _is_path(value)):
         path = Path(value)
-        if path.suffix.lower() == _VOICE_FILE:
+        if path.suffix.lower() == ENDING:
             voice = Voice.load(path)
             return Source(voice, label, voice.transcript), voice.warnings
         audio, warnings = read_reference(path)
@@ -169,14 +168,7 @@ def voice_source(value: Any, store: VoiceStore, label: str) -> tuple[Source, tup
 
 def _is_path(text: str) -> bool:
     """Whether a string is meant as a path: names of stored voices have no separators."""
-    return "/" in text or os.sep in text or Path(text).suffix.lower() in _FILE_SUFFIXES
-
-
-#: Suffixes that make a string a file's name; `./file` is one whatever its suffix.
-_FILE_SUFFIXES = (
-    _VOICE_FILE, ".wav", ".flac", ".mp3", ".ogg", ".opus", ".oga", ".aiff", ".aif", ".au", ".caf",
-    ".w64", ".m4a", ".mp4",
-)  # fmt: skip
+    return "/" in text or os.sep in text or Path(text).suffix.lower() in FILE_SUFFIXES
 
 
 def is_list(value: Any) -> bool:

@@ -14,12 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trt_runtime.backends.onnxruntime_cpu import import_onnxruntime, usable_cores
+from trt_runtime.contract import SPEAKER_DIM, SPEAKER_FEATURES
 from trt_runtime.errors import FolderError, NumericError
 from trt_runtime.reference_audio import ReferenceAudio
 from trt_runtime.resampling import resample
-from trt_runtime.speaker_features import MEL_BANDS, SAMPLE_RATE, speaker_features
-
-SPEAKER_DIM = 192
+from trt_runtime.speaker_features import SAMPLE_RATE, speaker_features
 
 #: Frames of the trial at loading: about the shortest reference.
 _TRIAL_FRAMES = 20
@@ -46,7 +45,7 @@ class SpeakerEncoder:
         self._check_tensors()
         # What a graph declares of its output need not hold: CAM++ files are about that declare
         # another size. One short run tells, before anything is spent on a request.
-        self._run(np.zeros((_TRIAL_FRAMES, MEL_BANDS), np.float32))
+        self._run(np.zeros((_TRIAL_FRAMES, SPEAKER_FEATURES), np.float32))
 
     def embed(self, audio: ReferenceAudio) -> NDArray[np.float32]:
         """The voice of `audio`: (speaker_dim,) float32.
@@ -90,8 +89,8 @@ class SpeakerEncoder:
     def _foreign(self, found: str) -> FolderError:
         return FolderError(
             f"{self._path} is not a speaker encoder that can be used",
-            expected=f"a graph of one input (1, frames, {MEL_BANDS}) float32, any number of frames,"
-            f" and one output (1, {self._speaker_dim}) float32",
+            expected=f"a graph of one input (1, frames, {SPEAKER_FEATURES}) float32, any number of "
+            f"frames, and one output (1, {self._speaker_dim}) float32",
             found=found,
             do="use the campplus.onnx that came with the checkpoint, and build the folder again",
         )
@@ -104,7 +103,7 @@ def _accepts_any_length(shape: list[Any]) -> bool:
     batch, frames, bands = shape
     # Sizes that vary have a name, or none, in place of a number.
     one = batch == 1 or not isinstance(batch, int)
-    return one and not isinstance(frames, int) and bands == MEL_BANDS
+    return one and not isinstance(frames, int) and bands == SPEAKER_FEATURES
 
 
 def _load(path: Path, threads: int) -> Any:

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trt_runtime.contract import SPEAKER_FEATURES
 from trt_runtime.errors import UserError
 
 #: Hz. Other waves are resampled first.
 SAMPLE_RATE = 16_000
-MEL_BANDS = 80
 #: Samples of a frame (25 ms): a shorter wave has none.
 FRAME_SAMPLES = 400
 _FRAME_MS, _SHIFT_MS = 25, 10
@@ -60,7 +60,7 @@ def filter_bank(wave16k: NDArray[np.float32]) -> NDArray[np.float32]:
     options.frame_opts.remove_dc_offset = True
     options.frame_opts.snip_edges = True
     options.frame_opts.dither = 0.0
-    options.mel_opts.num_bins = MEL_BANDS
+    options.mel_opts.num_bins = SPEAKER_FEATURES
     options.mel_opts.low_freq = _LOWEST_HZ
     options.mel_opts.high_freq = _HIGHEST_HZ
     options.use_energy = False

@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 
 from trt_runtime.conditioning import Conditioning
 from trt_runtime.folder import OpenFolder
+from trt_runtime.geometry import Geometry
 from trt_runtime.guards import RUNAWAY, SILENT_STUB, expected_steps, is_silent_stub
 from trt_runtime.loop import Run
 from trt_runtime.noise import NoiseSource, derived_seed, noise_source
+from trt_runtime.passages import Passage
 from trt_runtime.prompt import Prompt
 from trt_runtime.prompt_embedding import SpokenContext
 from trt_runtime.request import Request
@@ -25,18 +27,17 @@ from trt_runtime.speech import (
     SpokenSentence,
     Timings,
 )
+from trt_runtime.stopwatch import Stopwatch
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
 class Piece:
-    """A sentence to speak: its prompt, what is said, and its place in the request's text."""
+    """A passage to speak, which is a sentence where the text is long, and its prompt."""
 
+    passage: Passage
     prompt: Prompt
-    text: str
-    start: int
-    end: int
 
 
 @dataclass
@@ -49,20 +50,15 @@ class Speaking:
     conditioning: Conditioning
     context: SpokenContext
     warnings: tuple[str, ...]
+    stopwatch: Stopwatch
     started: float
     sentences: list[SpokenSentence] = field(default_factory=list, init=False)
     finish_reason: FinishReason | None = field(default=None, init=False)
-    _seconds: dict[str, float] = field(default_factory=dict, init=False)
     _first_audio: float = field(default=0.0, init=False)
     _finished: float = field(default=0.0, init=False)
     _samples: int = field(default=0, init=False)
     _steps: int = field(default=0, init=False)
     _chunks: int = field(default=0, init=False)
-
-    def __post_init__(self) -> None:
-        self._seconds.update(self.conditioning.seconds)
-        # Recorded noise that does not fit is refused before anything is spoken.
-        self._noise(self.request.seed)
 
     def chunks(self, *, chunk_patches: int) -> Iterator[AudioChunk]:
         """The audio in chunks of `chunk_patches` patches; a sentence's last may be shorter."""
@@ -77,7 +73,7 @@ class Speaking:
             first_audio=self._first_audio,
             total=self._finished - self.started,
             audio=self._samples / self.opened.manifest.geometry.sample_rate,
-            components=dict(self._seconds),
+            components=dict(self.stopwatch.seconds),
         )
 
     def _speak(self, index: int, chunk_patches: int) -> Iterator[AudioChunk]:
@@ -87,7 +83,7 @@ class Speaking:
         heard cannot be taken back.
         """
         request, piece = self.request, self.pieces[index]
-        bound = expected_steps(request, piece.text, self.opened.manifest.geometry)
+        bound = expected_steps(request, piece.passage.text, self.opened.manifest.geometry)
         remarks: list[str] = []
         for attempt in range(request.retries + 1):
             spare = attempt < request.retries
@@ -136,19 +132,11 @@ class Speaking:
             self._noise(derived_seed(request.seed, attempt)),
             bound if cut else None,
             on_step,
-            self._seconds,
+            self.stopwatch,
         )
 
     def _noise(self, seed: int) -> NoiseSource:
-        g = self.opened.manifest.geometry
-        return noise_source(
-            self.request.noise,
-            seed=seed,
-            noise_scale=self.request.noise_scale,
-            patch=g.patch,
-            latent_dim=g.latent_dim,
-            solver_steps=g.solver_steps,
-        )
+        return noise_of(self.request, seed, self.opened.manifest.geometry)
 
     def _remark(self, index: int, problem: str, seed: int, run: Run) -> str:
         remark = (
@@ -159,13 +147,13 @@ class Speaking:
         return remark
 
     def _end(self, index: int, run: Run, attempt: int, seed: int, remarks: tuple[str, ...]) -> None:
-        piece = self.pieces[index]
+        passage = self.pieces[index].passage
         assert run.finish_reason is not None
         self.sentences.append(
             SpokenSentence(
-                text=piece.text,
-                start=piece.start,
-                end=piece.end,
+                text=passage.text,
+                start=passage.start,
+                end=passage.end,
                 first_sample=sum(sentence.samples for sentence in self.sentences),
                 samples=run.samples,
                 steps=run.steps,
@@ -229,6 +217,18 @@ _WHAT_HAPPENED = {
     RUNAWAY: "far more than its text can take: {steps} steps, ended by {reason}; try another seed, "
     'retries=2, or on_runaway="stop"',
 }
+
+
+def noise_of(request: Request, seed: int, g: Geometry) -> NoiseSource:
+    """The noise of an attempt; raises UserError where recorded noise does not fit the model."""
+    return noise_source(
+        request.noise,
+        seed=seed,
+        noise_scale=request.noise_scale,
+        patch=g.patch,
+        latent_dim=g.latent_dim,
+        solver_steps=g.solver_steps,
+    )
 
 
 def _problem(run: Run, bound: int | None, min_steps: int) -> str | None:

@@ -11,7 +11,6 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from trt_runtime.cloning import VoiceEncoder
 from trt_runtime.conditioning import Conditioning, condition
 from trt_runtime.errors import FolderError, UserError
 from trt_runtime.folder import OpenFolder, open_folder
@@ -31,10 +30,12 @@ from trt_runtime.prompt_embedding import embed_context
 from trt_runtime.reference_audio import ReferenceAudio, read_reference
 from trt_runtime.request import Request, RequestOptions
 from trt_runtime.sources import is_list
-from trt_runtime.speaking import Piece, Speaking
+from trt_runtime.speaking import Piece, Speaking, noise_of
 from trt_runtime.speech import AudioChunk, Speech
+from trt_runtime.stopwatch import Stopwatch
 from trt_runtime.text_tokenizer import TextTokenizer
 from trt_runtime.voice import Voice
+from trt_runtime.voice_encoder import VoiceEncoder
 from trt_runtime.voice_store import VoiceStore
 
 
@@ -218,16 +219,18 @@ class Synthesizer:
                 found=f"{len(spoken)} sentences",
                 do="give split_limit=None, or a shorter text",
             )
-        if request.noise is not None:
-            g = self.geometry
-            request.noise.check(g.patch, g.latent_dim, g.solver_steps)
-        conditioning = condition(request, opened, self._encoder, self._store)
+        # Recorded noise that does not fit is refused before anything is encoded.
+        noise_of(request, request.seed, self.geometry)
+        stopwatch = Stopwatch()
+        conditioning = condition(request, opened, self._encoder, self._store, stopwatch)
         pieces = [self._piece(request, passage, conditioning) for passage in spoken]
         context = embed_context(
             opened.backend, self.geometry, conditioning.speakers, conditioning.latents
         )
         warnings = self.warnings + request.warnings + conditioning.warnings
-        return Speaking(opened, request, pieces, conditioning, context, warnings, started)
+        return Speaking(
+            opened, request, pieces, conditioning, context, warnings, stopwatch, started
+        )
 
     def _piece(self, request: Request, passage: Passage, conditioning: Conditioning) -> Piece:
         prompt = self._prompt(
@@ -239,7 +242,7 @@ class Synthesizer:
             instruction=request.instruction_text,
         )
         self._check_capacity(request, len(prompt.ids))
-        return Piece(prompt, passage.text, passage.start, passage.end)
+        return Piece(passage, prompt)
 
     def _prompt(self, text: str, **parts: Any) -> Prompt:
         return build_prompt(self._tokenizer, self._grammar, text=text, **parts)

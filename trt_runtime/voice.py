@@ -14,6 +14,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from trt_runtime.contract import SPEAKER_DIM
 from trt_runtime.errors import UserError
 from trt_runtime.printable import printable
 from trt_runtime.prompt import check_text
@@ -27,8 +28,6 @@ from trt_runtime.voice_file import (
     written_beside,
 )
 
-#: Numbers in a speaker embedding: the CAM++ speaker encoder's output.
-SPEAKER_DIM = 192
 #: What the text in a header may take of LARGEST_FILE: the longest transcript, several times over.
 _TEXT_ROOM = 8 << 20
 _MOST_REMARKS = 100_000

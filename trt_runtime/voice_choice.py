@@ -44,6 +44,13 @@ def choose(request: Request, store: VoiceStore) -> Chosen:
         _check_raw_dialogue(content, sources, request.speaker_embedding)
     prompt_text = _prompt_text(request, sources) if request.latents else None
     _check_embedding_choice(request, sources, prompt_text)
+    if not sources and (request.posterior != "mean" or not request.latents):
+        raise UserError(
+            "posterior and latents are for a reference or a voice, and there is none",
+            expected="reference=... or voice=..., too",
+            found=f"posterior={request.posterior!r}, latents={request.latents}",
+            do="leave them out",
+        )
     if _wants_zero_speaker(request) and not sources:
         warnings += (
             'styles and IP voices were made with the zero speaker: give speaker_embedding="zero"',

@@ -25,6 +25,11 @@ log = logging.getLogger(__name__)
 #: Environment variable that names the folder.
 VARIABLE = "MING_TRT_VOICES"
 ENDING = ".safetensors"
+#: Suffixes that make a string the name of a file, wherever a voice's name may stand too.
+FILE_SUFFIXES = (
+    ENDING, ".wav", ".flac", ".mp3", ".ogg", ".opus", ".oga", ".aiff", ".aif", ".au", ".caf",
+    ".w64", ".m4a", ".mp4",
+)  # fmt: skip
 LONGEST_NAME = 64
 #: Linux lets a file's name have 255 bytes.
 _MOST_BYTES = 255 - len(ENDING)
@@ -275,6 +280,7 @@ def _problem(name: str) -> str:
         (not name, "an empty name"),
         (_begins_badly(name), f"{name[:1]!r} as its beginning"),
         (name.lower().endswith(ENDING), f"the ending {ENDING}, which its file gets by itself"),
+        (name.lower().endswith(FILE_SUFFIXES), "the ending of an audio file, which voice= opens"),
         (_DEVICE.fullmatch(name), "a name that Windows keeps for a device"),
         (len(name) > LONGEST_NAME, f"{len(name)} characters"),
         (size > _MOST_BYTES, f"{size} bytes in UTF-8, of which a file can have {_MOST_BYTES}"),
@@ -295,8 +301,8 @@ def _begins_badly(name: str) -> bool:
 def _suggested(name: str) -> str:
     """A name that a voice can have, as near to `name` as is easy."""
     kept = re.sub(r"-+", "-", "".join(c if _allowed(c) else "-" for c in name[:1000]))
-    while kept.lower().endswith(ENDING):
-        kept = kept[: -len(ENDING)]
+    while kept.lower().endswith(FILE_SUFFIXES):
+        kept = kept[: kept.rindex(".")]
     while _begins_badly(kept):
         kept = kept[1:]
     kept = f"voice-{kept}" if _DEVICE.fullmatch(kept) else kept

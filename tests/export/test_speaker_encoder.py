@@ -67,7 +67,7 @@ def _other_features(model: onnx.ModelProto) -> None:
 
 
 def _other_embedding(model: onnx.ModelProto) -> None:
-    model.graph.output[0].type.tensor_type.shape.dim[1].dim_value = 7
+    model.graph.output[0].type.tensor_type.shape.dim[1].dim_value = 512
 
 
 def _double(model: onnx.ModelProto) -> None:
@@ -80,7 +80,6 @@ def _double(model: onnx.ModelProto) -> None:
         (_add_domain, "operators of com.stranger"),
         (_external, "weights in other files"),
         (_other_features, "40"),
-        (_other_embedding, "7"),
         (_double, "None"),
         (lambda m: m.graph.input.append(m.graph.output[0]), "inputs and outputs"),
         (lambda m: m.graph.node.pop(0), "frames"),
@@ -92,6 +91,18 @@ def test_what_is_refused(
     change(folder, edit)
     with pytest.raises(UserError, match=rf"is no speaker encoder(?s:.*){found}"):
         read_speaker_encoder(folder)
+
+
+def test_a_declared_width_that_is_stale_is_taken(folder: Path) -> None:
+    """As in released files, whose output is (batch, 192) whatever they declare."""
+    change(folder, _other_embedding)
+    assert read_speaker_encoder(folder) == (folder / CAMPPLUS).read_bytes()
+
+
+def test_a_link_that_leads_nowhere_is_not_taken_for_none(tmp_path: Path) -> None:
+    (tmp_path / CAMPPLUS).symlink_to(tmp_path / "gone")
+    with pytest.raises(UserError, match="no plain file"):
+        read_speaker_encoder(tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"", b"\0" * 100, b"not a graph", b"\x08\xff" * 50])

@@ -168,7 +168,7 @@ def test_a_stored_voice_speaks_after_a_restart(
 def test_a_stored_voice_costs_no_encoding(cloner: Synthesizer, voice: Voice) -> None:
     encoders = {"speaker_encoder", "audio_encoder"}
     stored, fresh = speak(cloner, voice=voice), speak(cloner, reference=A, reference_text=WORDS)
-    assert not encoders & stored.timings.components.keys()
+    assert sum(stored.timings.components[name] for name in encoders) < 1e-3
     assert encoders <= fresh.timings.components.keys()
 
 

@@ -18,7 +18,7 @@ from tests.goldens import FULL, OMNI_TTS, assert_close, load_json, load_npz, nee
 from trt_runtime import Background, Instruction, Music, RecordedNoise, SoundEvent
 from trt_runtime.folder import OpenFolder
 from trt_runtime.instruction import instruction_text
-from trt_runtime.prompt import GRAMMARS, SPEECH_PROMPT, build_prompt
+from trt_runtime.prompt import GRAMMARS, build_prompt
 from trt_runtime.request import Request
 from trt_runtime.speech import Speech
 from trt_runtime.synthesizer import Synthesizer
@@ -125,7 +125,7 @@ TYPED: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("case", [case for case in TYPED if case in META])
+@pytest.mark.parametrize("case", TYPED)
 def test_the_typed_form_is_the_same_request(dense_engines: OpenFolder, case: str) -> None:
     request = META[case]["request"]
     text, changes = TYPED[case]
@@ -169,7 +169,7 @@ def test_prompts_of_the_mixture_of_experts(case: str) -> None:
     prompt = build_prompt(
         _tokenizer("moe"),
         GRAMMARS["ming-omni-tts-moe"],
-        prompt=Request("x", prompt=request["prompt"]).use.prompt or SPEECH_PROMPT,
+        prompt=Request("x", prompt=request["prompt"]).use.prompt,
         text=request["text"],
         speakers=int((kind == 1).sum()),
         prompt_text=request.get("prompt_text") if patches else None,

@@ -117,7 +117,7 @@ def test_the_modules_function(dense: Folders, writer: Synthesizer) -> None:
 
 
 def test_a_folder_without_the_head(dense: Folders, tmp_path: Any) -> None:
-    """Of an earlier export: it speaks, and says what to do to write."""
+    """Built without it: the folder speaks, and says what to do to write."""
     folder = edited(dense.engines, tmp_path / "engines", lambda m: m["graphs"].pop("language_head"))
     with load(folder, threads=1) as synthesizer:
         assert synthesizer.synthesize("Hello.", max_steps=1).steps == 1

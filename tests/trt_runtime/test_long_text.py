@@ -26,8 +26,6 @@ from trt_runtime.speech import Speech
 from trt_runtime.synthesizer import Synthesizer
 from trt_runtime.talker import Talker
 
-pytest.importorskip("sentencex")
-
 TEXT = "  Dr. Smith is the first of them. The second is here!  And so,\nat last, is the third?\n"
 SENTENCES = [
     "Dr. Smith is the first of them.",

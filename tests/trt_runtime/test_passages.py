@@ -19,8 +19,6 @@ from trt_runtime.errors import UserError
 from trt_runtime.passages import Passage, passages
 from trt_runtime.request import SPLIT_LIMIT, Request
 
-pytest.importorskip("sentencex")
-
 ENGLISH = "The first sentence of all. Here is the second one, longer than it. And a third!"
 CHINESE = "今天天气很好，我们去公园吧。明天会下雨，所以不去了！你说呢？"
 LINES = "  A heading\n\nDr. Smith paid $3.50 at 5 p.m. on Monday.\n\n\tThe end…  \n"
@@ -206,7 +204,6 @@ def test_what_is_normalised_away_is_an_error(spelled: list[str]) -> None:
 
 def test_the_library_itself() -> None:
     """Where it is installed; another test holds what it writes."""
-    pytest.importorskip("wetext")
     text = "I paid $3.50 in 2024, at the age of 21. 我今年25岁，他3月1日出生。"
     found = of(text, split_limit=45, normalize=True)
     assert len(found) == 2

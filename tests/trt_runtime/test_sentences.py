@@ -9,8 +9,6 @@ import pytest
 from trt_runtime.errors import UserError
 from trt_runtime.sentences import Sentence, split_sentences
 
-pytest.importorskip("sentencex")
-
 ENGLISH = (
     "Dr. Smith paid $3.50 to Mr. Jones in the U.S. yesterday. He left, e.g. at 5 p.m. on Monday. "
     "“Was it late?” she asked. It was… He had 1,234.56 reasons; version 3.5 was not one of them!"

@@ -6,14 +6,13 @@ import threading
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from tests.goldens import OMNI_TTS, assert_close, load_json, load_npz, needs_goldens, relative_error
 from trt_runtime.errors import FolderError, NumericError, UserError
 from trt_runtime.reference_audio import ReferenceAudio, read_reference
 from trt_runtime.speaker_encoder import SpeakerEncoder, _accepts_any_length
-
-onnx = pytest.importorskip("onnx")
 
 CAMPPLUS = OMNI_TTS / "tiny-dense" / "campplus.onnx"
 

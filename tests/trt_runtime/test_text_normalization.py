@@ -15,8 +15,6 @@ from trt_runtime import text_normalization
 from trt_runtime.errors import UserError
 from trt_runtime.text_normalization import spell_out
 
-pytest.importorskip("wetext")
-
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "text-normalization.md"
 
 

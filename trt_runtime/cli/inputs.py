@@ -89,7 +89,7 @@ def speaker_embeddings(path: str) -> list[NDArray[np.float32]]:
     import numpy as np
     from numpy.lib import format as npy
 
-    from trt_runtime.voice import SPEAKER_DIM
+    from trt_runtime.contract import SPEAKER_DIM
 
     def refused(found: str) -> UserError:
         return UserError(

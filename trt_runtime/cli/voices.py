@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
@@ -73,6 +72,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 def _add(arguments: argparse.Namespace, store: VoiceStore) -> None:
     from trt_runtime.prompt import check_text
+    from trt_runtime.reference_audio import read_reference
 
     # What can be refused at once is refused before gigabytes are loaded.
     store.check_addable(arguments.name, replace=arguments.replace)
@@ -80,13 +80,7 @@ def _add(arguments: argparse.Namespace, store: VoiceStore) -> None:
         check_text(arguments.text, "--text")
     references: list[Path] = arguments.references
     for path in references:
-        if not os.access(path, os.R_OK):
-            raise UserError(
-                f"{path} cannot be read",
-                expected="an audio file",
-                found="no such file, or no permission to read it",
-                do="check the path",
-            )
+        read_reference(path)
 
     from trt_runtime.synthesizer import load
 

@@ -1,9 +1,8 @@
-"""From reference recordings to a voice: speaker embeddings and latents."""
+"""From recordings to what the model hears of a voice: speaker embeddings and latents."""
 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -29,16 +28,21 @@ class VoiceEncoder:
 
     def speaker_embedding(self, audio: ReferenceAudio) -> NDArray[np.float32]:
         """(speaker_dim,) float32. Raises FolderError where the folder has no speaker encoder."""
-        if SPEAKER_ENCODER not in self._opened.manifest.files:
+        opened, g = self._opened, self._opened.manifest.geometry
+        if SPEAKER_ENCODER not in opened.manifest.files:
             raise FolderError(
-                f"{self._opened.path} has no speaker encoder",
+                f"{opened.path} has no speaker encoder",
                 expected=f"{SPEAKER_ENCODER}, made of the checkpoint's campplus.onnx",
                 do="export a checkpoint folder that holds campplus.onnx; or give "
-                "speaker_embedding=None with a transcript, or an array of 192 numbers",
+                f"speaker_embedding=None with a transcript, or an array of {g.speaker_dim} numbers",
             )
         with self._lock:
             if self._speaker_encoder is None:
-                self._speaker_encoder = SpeakerEncoder(self._opened.path / SPEAKER_ENCODER)
+                self._speaker_encoder = SpeakerEncoder(
+                    opened.path / SPEAKER_ENCODER,
+                    speaker_dim=g.speaker_dim,
+                    threads=opened.threads,
+                )
         return self._speaker_encoder.embed(audio)
 
     def latents(
@@ -62,29 +66,23 @@ class VoiceEncoder:
         *,
         embed: bool = True,
         warnings: tuple[str, ...] = (),
-        seconds: dict[str, float] | None = None,
     ) -> Voice:
-        """The voice of one speaker's references: latents where there is a transcript.
+        """The voice of one speaker's references, to keep: latents where there is a transcript.
 
         The speaker embedding is that of the first reference; without `embed` there is none.
-        `seconds` gains what each component took.
         """
         manifest = self._opened.manifest
-        timer = _Timer({} if seconds is None else seconds)
-        embedding = self.speaker_embedding(audios[0]) if embed else None
-        timer.lap("speaker_encoder")
         mean = std = None
         samples = 0
         if transcript is not None:
             mean, std, samples = self.latents(audios)
-            timer.lap("audio_encoder")
         return Voice(
             family=manifest.family,
             checkpoint=checkpoint_of(manifest.source),
             sample_rate=manifest.geometry.sample_rate,
             patch=manifest.geometry.patch,
             transcript=transcript,
-            speaker_embedding=embedding,
+            speaker_embedding=self.speaker_embedding(audios[0]) if embed else None,
             latent_mean=mean,
             latent_std=std,
             samples=samples,
@@ -96,14 +94,3 @@ def checkpoint_of(source: Mapping[str, object]) -> str:
     """The digest of the checkpoint's tensors that a manifest's `source` names; "" without one."""
     digest = source.get("tensors_sha256")
     return digest if isinstance(digest, str) else ""
-
-
-class _Timer:
-    def __init__(self, seconds: dict[str, float]) -> None:
-        self._seconds = seconds
-        self._last = time.perf_counter()
-
-    def lap(self, name: str) -> None:
-        now = time.perf_counter()
-        self._seconds[name] = self._seconds.get(name, 0.0) + now - self._last
-        self._last = now
