@@ -110,6 +110,10 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 def __getattr__(name: str) -> Any:
     if name in _PUBLIC:
         return getattr(import_module(f"trt_runtime.{_PUBLIC[name]}"), name)

@@ -16,7 +16,9 @@ from trt_runtime.errors import UserError
 from trt_runtime.interruption import interruptions_wait
 
 #: Formats that soundfile lists but that do not hold this audio: two files, a wrong rate, damage.
-_UNSUITED = {"SD2", "SDS", "WVE"}
+_UNSUITED = {"HTK", "SD2", "SDS", "WVE"}
+#: Encodings that know few sample rates, in Hz.
+_RATES = {"OPUS": (8_000, 12_000, 16_000, 24_000, 48_000)}
 #: Extensions that are not the name of their format, with the encoding where it is not the default.
 _OTHER_EXTENSIONS: dict[str, tuple[str, str | None]] = {
     "aif": ("AIFF", None),
@@ -62,6 +64,13 @@ class AudioFileWriter:
         self._asked = Path(path)
         self._format, self._subtype = _format_of(self._asked, subtype)
         self._sample_rate = sample_rate
+        if sample_rate not in (rates := _RATES.get(self._subtype, (sample_rate,))):
+            raise UserError(
+                f"{self._subtype.capitalize()} cannot hold {sample_rate} samples a second",
+                expected=", ".join(map(str, rates)),
+                found=str(sample_rate),
+                do="write .ogg (Vorbis), .mp3 or .flac",
+            )
         # A link is followed, so that the file it names is replaced and not the link.
         self._path = Path(os.path.realpath(self._asked))
         self._temporary = self._path.with_name(f".ming-trt-{secrets.token_hex(8)}.part")

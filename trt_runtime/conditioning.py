@@ -182,8 +182,7 @@ def _posteriors(
 
     def encode() -> None:
         if run:
-            mean, std, _ = encoder.latents(run)
-            found.append((mean, std))
+            found.append(encoder.latents(run))
             run.clear()
 
     for source in sources:

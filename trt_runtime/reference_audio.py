@@ -112,7 +112,7 @@ def _read_file(path: str) -> tuple[ReferenceAudio, tuple[str, ...]]:
     try:
         _check_is_audio(path, descriptor)
         try:
-            with soundfile.SoundFile(descriptor, closefd=False) as file:
+            with soundfile.SoundFile(_name_of(path, descriptor)) as file:
                 rate = check_rate(file.samplerate, f"sample rate of {path}")
                 gathered = _Gathered(path, rate, file.channels, _ffmpeg(path, "-t 15"))
                 gathered.check_length(file.frames)
@@ -316,6 +316,16 @@ def _open_plain_file(path: str) -> int:
         found=kind.get(stat.S_IFMT(status.st_mode), "a device or a pipe"),
         do="give the path of a recording",
     )
+
+
+def _name_of(path: str, descriptor: int) -> str:
+    """A name for the file that is open, so that no other file can have taken its place.
+
+    Given a descriptor, libsndfile looks for a resource fork of no name, "._" in the working
+    directory, and refuses an MP3 beside such a file.
+    """
+    name = f"/dev/fd/{descriptor}"
+    return name if os.path.exists(name) else path
 
 
 def _head(descriptor: int) -> bytes:

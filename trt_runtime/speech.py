@@ -54,11 +54,11 @@ class Trace:
     float32. hidden: (steps, talker_hidden) float32, after the talker's final norm.
     """
 
-    prompt_ids: NDArray[np.int64]
-    reference_latents: NDArray[np.float32]
-    latents: NDArray[np.float32]
-    stop_probabilities: NDArray[np.float32]
-    hidden: NDArray[np.float32]
+    prompt_ids: NDArray[np.int64] = field(repr=False)
+    reference_latents: NDArray[np.float32] = field(repr=False)
+    latents: NDArray[np.float32] = field(repr=False)
+    stop_probabilities: NDArray[np.float32] = field(repr=False)
+    hidden: NDArray[np.float32] = field(repr=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +81,7 @@ class SpokenSentence:
     seed: int
     attempts: int = 1
     warnings: tuple[str, ...] = ()
-    trace: Trace | None = None
+    trace: Trace | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +94,7 @@ class Speech:
     that went otherwise than asked. `trace` is that of a text that was spoken in one go.
     """
 
-    audio: NDArray[np.float32]
+    audio: NDArray[np.float32] = field(repr=False)
     sample_rate: int
     finish_reason: FinishReason
     steps: int
@@ -134,7 +134,7 @@ class AudioChunk:
     those of :class:`Speech`.
     """
 
-    audio: NDArray[np.float32]
+    audio: NDArray[np.float32] = field(repr=False)
     sample_rate: int
     start: int
     index: int

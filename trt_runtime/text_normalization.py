@@ -198,6 +198,6 @@ def _load() -> Any:
             "normalize needs the package wetext, which spells out numbers",
             expected="wetext and the packages it needs",
             found=str(error),
-            do='pip install "ming-trt[text]", or leave normalize out',
+            do="pip install wetext (the extra `text`), or leave normalize out",
         ) from error
     return normalize

@@ -6,7 +6,7 @@ import json
 import operator
 import os
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -52,11 +52,11 @@ class Voice:
     """Latents a patch; the latents are a whole number of patches."""
     transcript: str | None
     """The words of the reference; None: only the speaker embedding is used."""
-    speaker_embedding: NDArray[np.float32] | None
+    speaker_embedding: NDArray[np.float32] | None = field(repr=False)
     """(192,) float32 of CAM++; None where the engines have no speaker encoder."""
-    latent_mean: NDArray[np.float32] | None
+    latent_mean: NDArray[np.float32] | None = field(repr=False)
     """(latents, latent_dim) float32; there exactly where there is a transcript."""
-    latent_std: NDArray[np.float32] | None
+    latent_std: NDArray[np.float32] | None = field(repr=False)
     """(latents, latent_dim) float32, of the posterior, positive; there with `latent_mean`."""
     samples: int = 0
     """Length of the reference at `sample_rate` before padding; 0 where unknown."""
@@ -161,9 +161,9 @@ class Voice:
 
     def _metadata(self) -> dict[str, str]:
         values = {
-            field.name: str(getattr(self, field.name))
-            for field in fields(self)
-            if field.name not in (*TENSORS, "transcript")
+            one.name: str(getattr(self, one.name))
+            for one in fields(self)
+            if one.name not in (*TENSORS, "transcript")
         }
         values["warnings"] = json.dumps(self.warnings, ensure_ascii=False)
         return values if self.transcript is None else {**values, "transcript": self.transcript}

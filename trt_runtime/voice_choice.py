@@ -51,6 +51,16 @@ def choose(request: Request, store: VoiceStore) -> Chosen:
             found=f"posterior={request.posterior!r}, latents={request.latents}",
             do="leave them out",
         )
+    if len(sources) > 1 and isinstance(content, str) and not speakers_in_raw_text(content):
+        warnings += (
+            f"{len(sources)} references are {len(sources)} speakers, and the text is no dialogue; "
+            "several recordings of one speaker make a voice (encode_voice)",
+        )
+    if request.instruction is not None and prompt_text is not None:
+        warnings += (
+            "the reference gives instructions with the speaker embedding alone: latents=False "
+            "leaves the latents out",
+        )
     if _wants_zero_speaker(request) and not sources:
         warnings += (
             'styles and IP voices were made with the zero speaker: give speaker_embedding="zero"',
@@ -98,7 +108,7 @@ def _prompt_text(request: Request, sources: Sequence[Source]) -> str | None:
             "Some references have a transcript and others have none",
             expected="the words of every reference, or of none",
             found=f"none for {silent}",
-            do="give the missing words in reference_text, or leave all of them out",
+            do="give the missing words in reference_text, or use none: latents=False",
         )
     if isinstance(request.text, Dialogue):
         return request.text.prompt_text(known)

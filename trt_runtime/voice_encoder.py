@@ -47,17 +47,16 @@ class VoiceEncoder:
 
     def latents(
         self, audios: Sequence[ReferenceAudio]
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32], int]:
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Mean and std of the references one after the other, (latents, latent_dim) each, padded.
 
-        Also the samples before padding. As the reference does it: each is resampled, all are
-        joined, and zeros at the end make whole patches.
+        As the reference does it: each is resampled, all are joined, and zeros at the end make whole
+        patches.
         """
         g = self._opened.manifest.geometry
         wave = np.concatenate([resample(a.samples, a.sample_rate, g.sample_rate) for a in audios])
         padded = np.pad(wave, (0, -len(wave) % padding_unit(g)))
-        mean, std = encode_wave(self._opened.backend, g, padded)
-        return mean, std, len(wave)
+        return encode_wave(self._opened.backend, g, padded)
 
     def voice(
         self,
@@ -72,20 +71,20 @@ class VoiceEncoder:
         The speaker embedding is that of the first reference; without `embed` there is none.
         """
         manifest = self._opened.manifest
+        g = manifest.geometry
         mean = std = None
-        samples = 0
         if transcript is not None:
-            mean, std, samples = self.latents(audios)
+            mean, std = self.latents(audios)
         return Voice(
             family=manifest.family,
             checkpoint=checkpoint_of(manifest.source),
-            sample_rate=manifest.geometry.sample_rate,
-            patch=manifest.geometry.patch,
+            sample_rate=g.sample_rate,
+            patch=g.patch,
             transcript=transcript,
             speaker_embedding=self.speaker_embedding(audios[0]) if embed else None,
             latent_mean=mean,
             latent_std=std,
-            samples=samples,
+            samples=sum(-(-len(a.samples) * g.sample_rate // a.sample_rate) for a in audios),
             warnings=warnings,
         )
 

@@ -838,3 +838,29 @@ def test_styles_without_a_speaker_are_warned_of(cloner: Synthesizer, field: Any)
         )
     ]
     assert warned == [True, False, False, False, False, False]
+
+
+def test_several_references_of_a_plain_text_are_warned_of(cloner: Synthesizer) -> None:
+    many = speak(cloner, reference=[A, B], reference_text=WORDS)
+    assert any("2 speakers" in warning for warning in many.warnings)
+    raw = speak(cloner, " speaker_1:a\n speaker_2:b\n", reference=[A, B])
+    assert not any("2 speakers" in warning for warning in raw.warnings)
+
+
+def test_instructions_with_latents_are_warned_of(cloner: Synthesizer, voice: Voice) -> None:
+    said = {"voice": voice, "instruction": Instruction(emotion="happy")}
+    warned = [
+        any("latents=False" in warning for warning in speak(cloner, **said, **more).warnings)
+        for more in ({}, {"latents": False})
+    ]
+    assert warned == [True, False]
+
+
+def test_a_voice_knows_its_length_without_words(voice: Voice, silent_voice: Voice) -> None:
+    assert silent_voice.samples == voice.samples > 0
+    assert voice.duration == pytest.approx(0.5, abs=1e-3)
+
+
+def test_what_is_shown_of_voices_and_speech_is_short(cloner: Synthesizer, voice: Voice) -> None:
+    assert "array" not in repr(voice)
+    assert "array" not in repr(speak(cloner, voice=voice))

@@ -437,3 +437,12 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="pip install soundfile"):
         read_reference(path)
     assert read_reference((voice(), 16000))[0].seconds == 4.0
+
+
+@pytest.mark.parametrize("neighbour", ["._", "._a.mp3"])
+def test_an_mp3_beside_what_looks_like_its_resource_fork(tmp_path, monkeypatch, neighbour):
+    soundfile.write(tmp_path / "a.mp3", 0.3 * np.sin(np.arange(48_000) / 9), 16_000)
+    (tmp_path / neighbour).write_bytes(b"")
+    monkeypatch.chdir(tmp_path)
+    audio, _ = read_reference("a.mp3")
+    assert len(audio.samples) >= 48_000
