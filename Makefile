@@ -1,6 +1,7 @@
-# Needs make and Python 3.11 or newer; everything else is installed into two venvs here:
-#   .venv-demo  the light runtime, no torch
-#   .venv       all of it, for development
+# Needs make and Python 3.11 or newer; everything else is installed into three venvs here:
+#   .venv-demo        the light runtime, no torch
+#   .venv             all of it, for development
+#   build/venv-wheel  what builds a wheel, and nothing else
 # `make` alone lists the targets.
 
 PYTHON ?= python3
@@ -11,6 +12,7 @@ DEMO_EXTRAS := cpu,engines
 DEMO_ENGINES := build/demo-engines
 DEMO_TEXT := Hello. This is Ming T R T, speaking from a clean clone.
 EXPORT_BUNDLE := build/demo-bundle
+WHEEL_VENV := build/venv-wheel
 EXPORT_ENGINES := build/demo-export-engines
 
 .DEFAULT_GOAL := help
@@ -45,9 +47,9 @@ unit: .venv/.installed ## pytest
 wheel-check: .venv/.installed ## build the wheel, install it alone, speak with it
 	.venv/bin/python tests/packaging/check_wheel.py
 
-wheel: .venv/.installed ## the wheel, into dist/
+wheel: $(WHEEL_VENV)/.installed ## the wheel, into dist/
 	rm -rf build/lib build/bdist.* # setuptools packs whatever an older build left there
-	.venv/bin/python -m build --wheel --outdir dist
+	$(WHEEL_VENV)/bin/python -m build --wheel --outdir dist
 
 lock: ## renew requirements.lock; another torch: make lock TORCH=2.14.0
 	@$(require_python)
@@ -58,17 +60,18 @@ clean: ## remove all that make made
 		.mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
 
-.venv/.installed: REQUIREMENT = .[dev]
-.venv-demo/.installed: REQUIREMENT = .[$(DEMO_EXTRAS)]
+.venv/.installed: REQUIREMENT = -e '.[dev]'
+.venv-demo/.installed: REQUIREMENT = -e '.[$(DEMO_EXTRAS)]'
+$(WHEEL_VENV)/.installed: REQUIREMENT = build
 
 # The stamp is written last and the venv made anew, so neither a broken install nor a package
 # that left the lock survives. Editable: a change of the code needs no reinstall.
-.venv/.installed .venv-demo/.installed: pyproject.toml requirements.lock
+.venv/.installed .venv-demo/.installed $(WHEEL_VENV)/.installed: pyproject.toml requirements.lock
 	@$(require_python)
 	rm -rf $(@D)
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --disable-pip-version-check \
-		-c requirements.lock -e '$(REQUIREMENT)'
+		-c requirements.lock $(REQUIREMENT)
 	touch $@
 
 define require_python

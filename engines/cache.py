@@ -41,6 +41,7 @@ BUILDER_VERSION = 1
 CONTRACT = (
     "trt_runtime.contract",
     "trt_runtime.errors",
+    "trt_runtime.exit_status",
     "trt_runtime.geometry",
     "trt_runtime.interruption",
     "trt_runtime.manifest",

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from trt_runtime.errors import MingError, UserError
-from trt_runtime.interruption import termination_as_interruption
+from trt_runtime.errors import UserError
+from trt_runtime.exit_status import exit_status
 from trt_runtime.printable import printable
 
 
@@ -67,25 +67,24 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; returns the exit status: 2 for a user's mistake, 130 when interrupted."""
+    """Runs the command; returns the exit status: 2 for a user's mistake, 128 + N for signal N."""
     options = parser().parse_args(arguments)
     logging.basicConfig(
         level=logging.INFO if options.verbose else logging.WARNING,
         format="%(levelname)s %(name)s: %(message)s",
     )
+    return exit_status(
+        lambda: _run(options),
+        "build-engines",
+        interrupted="build-engines: interrupted; nothing was written",
+    )
+
+
+def _run(options: argparse.Namespace) -> int:
     if options.list_targets:
         _list_targets()
-        return 0
-    try:
-        with termination_as_interruption():
-            _build(options)
-    except MingError as error:
-        for line in f"build-engines: {error}".split("\n"):
-            print(printable(line), file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("build-engines: interrupted; nothing was written", file=sys.stderr)
-        return 130
+    else:
+        _build(options)
     return 0
 
 
@@ -120,7 +119,7 @@ def _list_targets() -> None:
     from engines.targets import TARGETS
 
     for target in TARGETS.values():
-        print(f"{target.name:<12} {target.description}")
+        _show(f"{target.name:<12} {target.description}")
 
 
 def _show(line: str) -> None:

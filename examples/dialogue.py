@@ -5,17 +5,9 @@ python examples/dialogue.py [SCRIPT.txt [ENGINES]]
 
 import sys
 
-import numpy as np
+from buzz import buzz
 
 import trt_runtime
-
-
-def buzz(pitch: int) -> tuple[np.ndarray, int]:
-    """Stands for a recording: (samples,) float32 and samples a second."""
-    t = np.arange(4 * 16_000) / 16_000
-    voice = sum(np.sin(2 * np.pi * n * pitch * t) / n for n in range(1, 20))
-    return (0.1 * voice * np.sin(3 * np.pi * t) ** 2).astype(np.float32), 16_000
-
 
 turns = [("anna", "Shall we begin?"), ("ben", "Let us."), ("anna", "After you, then.")]
 dialogue = trt_runtime.Dialogue.from_any(turns)
@@ -27,7 +19,9 @@ voices = {
     for number, name in enumerate(dialogue.speakers)
 }
 with trt_runtime.load(*sys.argv[2:3]) as speaker:
+    # Few steps: the random voice that ships may never stop.
     speech = speaker.synthesize(dialogue, voice=voices, seed=7, max_steps=30)
 speech.save("dialogue.wav")
-print(f"dialogue.wav: {speech.duration:.2f} s of {', '.join(dialogue.speakers)}")
+ended = f"{speech.duration:.2f} s, ended by {speech.finish_reason}"
+print(f"dialogue.wav: {ended}, of {', '.join(dialogue.speakers)}")
 print(speech.sentences[0].text)

@@ -5,18 +5,10 @@ python examples/instruct.py [REF.wav [ENGINES]]
 
 import sys
 
-import numpy as np
+from buzz import buzz
 
 import trt_runtime
 from trt_runtime import Background, Instruction
-
-
-def buzz(pitch: int) -> tuple[np.ndarray, int]:
-    """Stands for a recording: (samples,) float32 and samples a second."""
-    t = np.arange(4 * 16_000) / 16_000
-    voice = sum(np.sin(2 * np.pi * n * pitch * t) / n for n in range(1, 20))
-    return (0.1 * voice * np.sin(3 * np.pi * t) ** 2).astype(np.float32), 16_000
-
 
 # An instruction goes with the embedding of a recording, without its words; a described voice and a
 # built-in one go with the zero speaker. So the reference does it.
@@ -32,8 +24,8 @@ MANNERS = {
 }
 with trt_runtime.load(*sys.argv[2:3]) as speaker:
     for name, (instruction, voice) in MANNERS.items():
-        speech = speaker.synthesize(
+        speech = speaker.synthesize(  # few steps: the random voice that ships may never stop
             "今天天气很好。", instruction=instruction, seed=7, max_steps=12, **voice
         )
         speech.save(f"instruct-{name}.wav")
-        print(f"instruct-{name}.wav: {speech.duration:.2f} s")
+        print(f"instruct-{name}.wav: {speech.duration:.2f} s, ended by {speech.finish_reason}")

@@ -1,6 +1,8 @@
 """Numbers and signs as words: by a library, which `normalize=True` asks, and by the model itself.
 
 python examples/normalize_text.py ["It costs $3,000." [ENGINES]]
+
+Needs the extra `text`: pip install "ming-trt[text]".
 """
 
 import sys
@@ -8,7 +10,11 @@ import sys
 import trt_runtime
 
 text = sys.argv[1] if len(sys.argv) > 1 else "Dr. Smith paid $3,000 on 5/1/2024."
-print("library:", trt_runtime.spell_out(text))
+try:
+    print("library:", trt_runtime.spell_out(text))
+except trt_runtime.UserError as error:  # where the extra is not installed: what to do about it
+    print(error, file=sys.stderr)
+    sys.exit(2)
 with trt_runtime.load(*sys.argv[2:3]) as speaker:
     try:
         print("model:", speaker.normalize_text(text))

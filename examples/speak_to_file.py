@@ -1,14 +1,16 @@
 """Text to a file, and what the result tells.
 
-python examples/speak_to_file.py "Hello." hello.flac [ENGINES]
+python examples/speak_to_file.py ["Hello." [hello.flac [ENGINES]]]
 """
 
 import sys
 
 import trt_runtime
 
-text, path, *engines = sys.argv[1:]
-speech = trt_runtime.synthesize(text, engines=engines[0] if engines else None, seed=7)
+text = sys.argv[1] if len(sys.argv) > 1 else "Hello."
+path = sys.argv[2] if len(sys.argv) > 2 else "hello.flac"
+engines = sys.argv[3] if len(sys.argv) > 3 else None  # the random voice that ships: a noise
+speech = trt_runtime.synthesize(text, engines=engines, seed=7)
 speech.save(path)
 print(f"{path}: {speech.duration:.2f} s, ended by {speech.finish_reason}, seed {speech.seed}")
 print(f"real-time factor {speech.timings.real_time_factor:.2f}, seconds by component:")

@@ -5,17 +5,9 @@ python examples/stored_voice.py [REF.wav "Its words." [ENGINES]]
 
 import sys
 
-import numpy as np
+from buzz import buzz
 
 import trt_runtime
-
-
-def buzz(pitch: int) -> tuple[np.ndarray, int]:
-    """Stands for a recording: (samples,) float32 and samples a second."""
-    t = np.arange(4 * 16_000) / 16_000
-    voice = sum(np.sin(2 * np.pi * n * pitch * t) / n for n in range(1, 20))
-    return (0.1 * voice * np.sin(3 * np.pi * t) ** 2).astype(np.float32), 16_000
-
 
 reference, words = sys.argv[1:3] if len(sys.argv) > 2 else (buzz(120), "Words of a buzz.")
 store = trt_runtime.VoiceStore("voices")  # a folder; without an argument it is the user's

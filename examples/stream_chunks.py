@@ -1,6 +1,6 @@
 """Audio while it is made, and leaving before the end.
 
-python examples/stream_chunks.py "A long story." [ENGINES]
+python examples/stream_chunks.py ["A long story." [ENGINES]]
 """
 
 import sys
@@ -8,8 +8,8 @@ import time
 
 import trt_runtime
 
-text, *engines = sys.argv[1:]
-with trt_runtime.load(engines[0] if engines else None) as speaker:
+text = sys.argv[1] if len(sys.argv) > 1 else "A story, and it is not a short one."
+with trt_runtime.load(*sys.argv[2:3]) as speaker:
     speaker.warmup()
     start = time.perf_counter()
     for chunk in speaker.stream(text, chunk_patches=2):

@@ -10,8 +10,8 @@ from pathlib import Path
 from export.geometry import ExportOptions
 from export.hub import find_source
 from export.packages import TO_CHECK, TO_EXPORT, require_packages
-from trt_runtime.errors import MingError, UserError
-from trt_runtime.interruption import termination_as_interruption
+from trt_runtime.errors import UserError
+from trt_runtime.exit_status import exit_status
 from trt_runtime.printable import printable
 
 
@@ -63,19 +63,12 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs the command; returns the exit status: 2 for a user's mistake, 130 when interrupted."""
+    """Runs the command; returns the exit status: 2 for a user's mistake, 128 + N for signal N."""
     options = parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO if options.verbose else logging.WARNING)
-    try:
-        with termination_as_interruption():
-            return _run(options)
-    except MingError as error:
-        for line in f"error: {error}".split("\n"):
-            print(printable(line), file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted; nothing was left behind", file=sys.stderr)
-        return 130
+    return exit_status(
+        lambda: _run(options), "error", interrupted="interrupted; nothing was left behind"
+    )
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -95,7 +88,7 @@ def _run(options: argparse.Namespace) -> int:
         from export.preflight import check_checkpoint, format_report
 
         report = check_checkpoint(source, options.bundle, options=chosen)
-        print(format_report(report))
+        print(format_report(report), flush=True)
         return 0 if report.ok else 2
     from export import export_checkpoint
 
@@ -106,7 +99,7 @@ def _run(options: argparse.Namespace) -> int:
         check_values=not options.no_values,
         progress=_ignore if options.quiet else _show,
     )
-    print(f"bundle: {options.bundle}")
+    print(f"bundle: {options.bundle}", flush=True)
     return 0
 
 

@@ -6,6 +6,7 @@ Its number of frames is dynamic: it runs once a reference (Wang et al. 2023, arX
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,13 +15,18 @@ from trt_runtime.contract import SPEAKER_DIM, SPEAKER_FEATURES
 from trt_runtime.errors import UserError
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, ValueInfoProto
+    from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
 
 #: The name under which checkpoints carry it.
 CAMPPLUS = "campplus.onnx"
 
 #: The released file is 28 MB.
 _LARGEST_FILE = 512 << 20
+#: Operators that could run for ever, or give another voice each time.
+_REFUSED = {
+    "Bernoulli", "Loop", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
+    "RandomUniformLike", "Scan", "SequenceMap",
+}  # fmt: skip
 _STANDARD_DOMAINS = ("", "ai.onnx")
 
 
@@ -76,8 +82,13 @@ def read_speaker_encoder(folder: Path) -> bytes | None:
 def _check(path: Path, model: ModelProto) -> None:
     from onnx import TensorProto
 
+    nodes = list(_nodes(model.graph))
     domains = {entry.domain for entry in model.opset_import}
-    domains.update(node.domain for node in model.graph.node)
+    domains.update(node.domain for node in nodes)
+    if refused := sorted({node.op_type for node in nodes} & _REFUSED):
+        raise _refused(path, f"the operators {', '.join(refused)}, which run without end or draw")
+    if model.functions:
+        raise _refused(path, "functions of its own")
     if foreign := domains - set(_STANDARD_DOMAINS):
         raise _refused(path, f"operators of {', '.join(sorted(foreign))}")
     if any(t.data_location == TensorProto.EXTERNAL for t in model.graph.initializer):
@@ -89,6 +100,15 @@ def _check(path: Path, model: ModelProto) -> None:
     # and the runtime tries the graph before it is used.
     if len(found) != 2 or found[1] is None or not _fits(found[0], (1, None, SPEAKER_FEATURES)):
         raise _refused(path, f"inputs and outputs of shapes {found}")
+
+
+def _nodes(graph: GraphProto) -> Iterator[NodeProto]:
+    """Every node, also those of graphs inside nodes."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                yield from _nodes(inner)
 
 
 def _dimensions(value: ValueInfoProto) -> list[int | str] | None:

@@ -24,6 +24,7 @@ MAY_IMPORT: dict[str, tuple[set[str], set[str]]] = {
             "export",
             "trt_runtime.contract",
             "trt_runtime.errors",
+            "trt_runtime.exit_status",
             "trt_runtime.geometry",
             "trt_runtime.interruption",
             "trt_runtime.manifest",

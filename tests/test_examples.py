@@ -20,12 +20,12 @@ EXAMPLES = ROOT / "examples"
 
 #: Script → its arguments, and what its output must hold.
 RUNS = {
-    "speak_to_file.py": (["Hello.", "hello.flac"], ["hello.flac:", "flow"]),
+    "speak_to_file.py": (["Hi.", "hi.wav"], ["hi.wav:", "flow"]),
     "stream_chunks.py": (["Hello, and hello again."], ["chunk 0:", "of audio from 0"]),
-    "many_requests.py": ([], ["'Four.'", "the same alone: True"]),
+    "many_requests.py": ([], ["'Four.'", "ended by ", "the same alone: True"]),
     "clone_voice.py": (
         [],
-        ["clone-all.wav:", "without the reference's words", "clone-latents.wav"],
+        ["clone-all.wav:", "ended by ", "without the reference's words", "clone-latents.wav"],
     ),
     "stored_voice.py": (
         [],
@@ -37,9 +37,9 @@ RUNS = {
     ),
     "instruct.py": (
         [],
-        ["instruct-happy.wav:", "instruct-built-in.wav:", "instruct-unchecked.wav:"],
+        ["instruct-happy.wav:", "instruct-built-in.wav:", "instruct-unchecked.wav:", "ended by "],
     ),
-    "dialogue.py": ([], ["of anna, ben", " speaker_2:Let us."]),
+    "dialogue.py": ([], ["ended by ", "of anna, ben", " speaker_2:Let us."]),
     "make_music.py": (["2"], ["Theme: 节日. Duration: 2s.", "music.flac:", "ended by "]),
     "sound_event.py": (["Rain"], ["sound-0.wav:", "sound-2.wav:"]),
     "long_text.py": (
@@ -71,8 +71,29 @@ def test_example(name: str, tmp_path: Path) -> None:
     assert "alone: False" not in result.stdout
 
 
+@pytest.mark.parametrize("name", ["speak_to_file.py", "stream_chunks.py"])
+def test_an_example_needs_no_arguments(name: str, tmp_path: Path) -> None:
+    subprocess.run([sys.executable, str(EXAMPLES / name)], check=True, cwd=tmp_path)
+
+
+def test_the_example_of_an_extra_says_what_to_install(tmp_path: Path) -> None:
+    """A file of the package's name in the way stands for its being missing."""
+    (tmp_path / "wetext.py").write_text("raise ImportError('No module named wetext')\n")
+    result = subprocess.run(
+        [sys.executable, str(EXAMPLES / "normalize_text.py")],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])},
+    )
+    assert result.returncode == 2
+    assert "pip install" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
 def test_every_script_is_run_or_made_for_something_else() -> None:
-    others = {"make_demo_checkpoint.py"}
+    others = {"buzz.py", "make_demo_checkpoint.py"}
     assert {path.name for path in EXAMPLES.glob("*.py")} == set(RUNS) | others
 
 

@@ -10,8 +10,19 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from trt_runtime.errors import UserError
-from trt_runtime.instruction_values import MUSIC_LABELS, label_warnings, shown
-from trt_runtime.prompt import MUSIC_KEYS, check_text, describes_music
+from trt_runtime.instruction_values import (
+    MUSIC_LABELS,
+    label_warnings,
+)
+from trt_runtime.printable import shown
+from trt_runtime.prompt import (
+    MUSIC_KEYS,
+    describes_music,
+)
+from trt_runtime.spoken_text import check_text
+
+#: No model makes as much; a number without end would be written out in digits.
+LONGEST_SECONDS = 86_400
 
 _SECONDS = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?s\.?")
 
@@ -30,7 +41,8 @@ class Music:
     instrument: str
     theme: str
     duration: float | str
-    """Seconds as a number, of which 30 and 30.0 are written 30s; or text, written as it is.
+    """Seconds as a number up to a day, of which 30 and 30.0 are written 30s; or text, written as it
+    is.
 
     No limit of the model is documented. The reference stops music after 400 steps of 0.32 s, 128 s.
     """
@@ -120,7 +132,7 @@ def _duration(value: object) -> float | str:
                 return seconds
     raise UserError(
         "duration cannot be used",
-        expected="seconds above 0 as a finite number, or text such as '30s'",
+        expected=f"seconds above 0, up to {LONGEST_SECONDS}, or text such as '30s'",
         found=shown(value),
         do="change duration",
     )

@@ -26,6 +26,18 @@ def padding_unit(g: Geometry) -> int:
     return unit if unit and unit % patch == 0 else patch
 
 
+def check_reference_length(g: Geometry, seconds: float) -> None:
+    """Raises UserError where `seconds` of references are more than these engines take."""
+    longest = g.max_reference_latents * g.samples_per_latent / g.sample_rate
+    if seconds > longest:
+        raise UserError(
+            "The reference is too long for these engines",
+            expected=f"at most {longest:.1f} s, of all speakers together",
+            found=f"{seconds:.1f} s",
+            do="cut it, or export with a larger --max-reference-latents",
+        )
+
+
 def encode_wave(
     backend: Backend, g: Geometry, wave: NDArray[np.float32]
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -45,14 +57,7 @@ def encode_wave(
     latents = -(-frames // g.frames_per_latent)
     if not latents:
         raise UserError("The reference wave is empty", do="give one with sound")
-    if latents > g.max_reference_latents:
-        seconds = g.samples_per_latent / g.sample_rate
-        raise UserError(
-            "The reference is too long for these engines",
-            expected=f"at most {g.max_reference_latents * seconds:.1f} s, of all speakers together",
-            found=f"{latents * seconds:.1f} s",
-            do="cut it, or export with a larger --max-reference-latents",
-        )
+    check_reference_length(g, len(wave) / g.sample_rate)
     bound = backend.bind(AUDIO_ENCODER, {})
     buffers = bound.buffers
     frames_a_call = g.encoder_latents * g.frames_per_latent

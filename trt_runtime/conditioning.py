@@ -134,13 +134,16 @@ def _given_embeddings(choice: Any, size: int) -> tuple[NDArray[np.float32], ...]
         raise bad_embedding(type(choice).__name__)
     arrays = []
     for array in listed:
-        if not isinstance(array, np.ndarray) or array.shape != (size,):
+        masked = isinstance(array, np.ma.MaskedArray)
+        if masked or not isinstance(array, np.ndarray) or array.shape != (size,):
             shape = getattr(array, "shape", None)
             raise bad_embedding(type(array).__name__ if shape is None else f"shape {shape}", size)
         with np.errstate(over="ignore"):
             floats = np.ascontiguousarray(array, np.float32) if array.dtype.kind == "f" else None
-        if floats is None or not np.isfinite(floats).all():
-            raise bad_embedding(f"dtype {array.dtype}, or numbers beyond float32", size)
+        if floats is None:
+            raise bad_embedding(f"dtype {array.dtype}", size)
+        if not np.isfinite(floats).all():
+            raise bad_embedding("NaN, infinity or a number beyond float32", size)
         arrays.append(floats)
     return tuple(arrays)
 

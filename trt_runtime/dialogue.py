@@ -15,8 +15,8 @@ from itertools import islice
 from pathlib import Path
 
 from trt_runtime.errors import UserError
-from trt_runtime.instruction_values import shown
-from trt_runtime.prompt import check_text
+from trt_runtime.printable import shown
+from trt_runtime.spoken_text import check_text
 
 #: Far more than any model's context holds; a script beyond it is a mistake.
 MOST_TURNS = 1_000

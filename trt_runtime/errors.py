@@ -25,18 +25,23 @@ class ExplainedError(MingError):
         # Names out of a stranger's file must not reach a terminal as they are.
         what, expected, found, do = (printable(part) for part in (what, expected, found, do))
         self.what, self.expected, self.found, self.do = what, expected, found, do
-        parts = [what.rstrip(".") + "."]
+        parts = [_sentence(what)]
         if expected:
-            parts.append(f"Expected: {expected}.")
+            parts.append(_sentence(f"Expected: {expected}"))
         if found:
-            parts.append(f"Found: {found}.")
-        parts.append(f"What to do: {do}.")
+            parts.append(_sentence(f"Found: {found}"))
+        parts.append(_sentence(f"What to do: {do}"))
         super().__init__("\n  ".join(parts))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Exceptions are pickled by their message alone, which could not make this one again.
         make = partial(type(self), expected=self.expected, found=self.found, do=self.do)
         return make, (self.what,)
+
+
+def _sentence(text: str) -> str:
+    """`text` with a full stop, also where it ends with one, or with three, of its own."""
+    return text if text.endswith(".") else f"{text}."
 
 
 class UserError(ExplainedError, ValueError):

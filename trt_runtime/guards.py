@@ -52,7 +52,7 @@ def slow_seconds(text: str) -> float:
 def expected_steps(request: Request, text: str, g: Geometry) -> int | None:
     """Steps by which `text` should have ended; None where its length says nothing about that."""
     seconds = _expected_seconds(request, text)
-    if seconds is None:
+    if seconds is None or not math.isfinite(seconds):
         return None
     patch_seconds = g.samples_per_patch / g.sample_rate
     return max(request.min_steps, math.ceil((seconds * _FACTOR + _MARGIN) / patch_seconds))

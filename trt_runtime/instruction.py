@@ -28,9 +28,9 @@ from trt_runtime.instruction_values import (
     by_english_name,
     check_choice,
     label_warnings,
-    shown,
 )
-from trt_runtime.prompt import LONGEST_TEXT, check_text
+from trt_runtime.printable import shown
+from trt_runtime.spoken_text import LONGEST_TEXT, check_text
 
 #: What an instruction is made of before anything is asked for, in the order that is written.
 _ITEM: dict[str, Any] = {
@@ -219,6 +219,7 @@ def _str_text(text: str) -> tuple[str, tuple[str, ...]]:
             f"the instruction begins like JSON and is none ({error}): it went in as plain text",
         )
     if isinstance(value, dict) and "audio_sequence" in value:
+        _encoded(value)  # Python reads NaN and Infinity, which JSON has not
         return text, ()
     if isinstance(value, dict) and any(key in _ITEM for key in value):
         written, warnings = _mapping_text(value)

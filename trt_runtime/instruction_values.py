@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from trt_runtime.errors import UserError
-from trt_runtime.printable import printable
-from trt_runtime.prompt import check_text
+from trt_runtime.printable import shown
+from trt_runtime.spoken_text import check_text
 
 Choices = Mapping[str, tuple[str, ...]]
 
@@ -237,9 +237,3 @@ def label_warnings(labels: Mapping[str, str | None]) -> tuple[str, ...]:
             f"may have no effect; {'near ones' if near else 'they'} are {', '.join(near or known)}"
         )
     return tuple(warnings)
-
-
-def shown(value: object) -> str:
-    """`value` in a message: its repr, printable and cut to a line."""
-    text = printable(repr(value))
-    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,4 +1,4 @@
-"""Being told to end, by Ctrl-C or SIGTERM: always by an exception, so that files are cleaned up."""
+"""Being told to end, by Ctrl-C or a signal: by an exception, so that files are cleaned up."""
 
 from __future__ import annotations
 
@@ -9,29 +9,45 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+#: What ends a process by default, before any temporary file is deleted: SIGTERM of `kill`,
+#: `timeout` and service managers, and SIGHUP of a terminal that is closed (not on Windows).
+_TERMINATIONS = tuple(
+    getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
+
+
+class Termination(KeyboardInterrupt):
+    """Ended by a signal other than Ctrl-C's."""
+
+    @property
+    def number(self) -> int:
+        """The signal's."""
+        return int(self.args[0])
+
 
 @contextmanager
 def termination_as_interruption() -> Iterator[None]:
-    """Within it SIGTERM raises KeyboardInterrupt, as Ctrl-C does.
+    """Within it SIGTERM and SIGHUP raise :class:`Termination`, a KeyboardInterrupt as Ctrl-C's.
 
-    SIGTERM is what `kill`, `timeout` and service managers send; by default it ends the process
-    before any temporary file is deleted. Changes nothing outside the main thread, where Python lets
-    no handler be set.
+    One that is ignored, as SIGHUP is by `nohup`, stays so. Changes nothing outside the main thread,
+    where Python lets no handler be set.
     """
-    if not _may_set_handlers():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, _interrupt)
+    before: dict[int, Any] = {}
     try:
+        if _may_set_handlers():
+            for number in _TERMINATIONS:
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    before[number] = signal.signal(number, _interrupt)
         yield
     finally:
-        # None stands for a handler that Python did not set and cannot set again.
-        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
+        for number, handler in before.items():
+            # None stands for a handler that Python did not set and cannot set again.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 @contextmanager
 def interruptions_wait() -> Iterator[None]:
-    """Within it both wait for its end, and raise there.
+    """Within it Ctrl-C and those signals wait for its end, and raise there.
 
     For calls into C code that calls Python back: an exception raised in there is printed and lost,
     and the C code goes on with a wrong answer.
@@ -40,7 +56,7 @@ def interruptions_wait() -> Iterator[None]:
     before: dict[int, Any] = {}
     try:
         if _may_set_handlers():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in (signal.SIGINT, *_TERMINATIONS):
                 # Others (default, ignored) raise nothing and may act at once.
                 if callable(signal.getsignal(number)):
                     before[number] = signal.signal(number, lambda *seen: waiting.append(seen))
@@ -57,4 +73,4 @@ def _may_set_handlers() -> bool:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+    raise Termination(number)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from trt_runtime.contract import LANGUAGE_HEAD
 from trt_runtime.errors import FolderError, NumericError, UserError
 from trt_runtime.folder import OpenFolder
+from trt_runtime.printable import shown
 from trt_runtime.prompt_embedding import embed_tokens
 from trt_runtime.talker import Talker
 from trt_runtime.text_tokenizer import TextTokenizer
@@ -44,7 +45,7 @@ def write_normalized(
         raise UserError(
             "max_tokens cannot be used",
             expected="a whole number of 1 or more",
-            found=repr(max_tokens),
+            found=shown(max_tokens),
             do="leave it out for 200",
         )
     prompt_ids = prompt_ids[:-1]

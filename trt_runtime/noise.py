@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trt_runtime.errors import UserError
+from trt_runtime.printable import shown
 
 LARGEST_SEED = 2**64 - 1
 
@@ -47,7 +48,7 @@ def check_seed(seed: object) -> int:
     raise UserError(
         "The seed cannot be used",
         expected=f"a whole number from 0 to {LARGEST_SEED}",
-        found=repr(seed),
+        found=shown(seed),
         do="choose a seed in that range",
     )
 

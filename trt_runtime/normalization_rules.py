@@ -103,6 +103,53 @@ def _zh_half_hour(match: re.Match[str]) -> str:
     return ("两" if int(match[1]) == 2 else match[1]) + "点半"
 
 
+#: h, m and s next to each other are times (3h 45m), ft and in lengths (5 ft 9 in).
+_BELOW_60 = r"[0-5]?\d(?:\.\d+)?"
+_DURATION = (
+    rf"(?<![\w.$€£¥-])(?:\d+ ?d,? ?(?:\d+ ?h)|(?:\d+ ?d,? ?)?\d+ ?h(?:,? (?:and )?)?"
+    rf"{_BELOW_60} ?m(?:in)?(?: ?{_BELOW_60} ?s(?:ec)?)?"
+    rf"|\d{{1,2}} ?m(?:in)? ?{_BELOW_60} ?s(?:ec)?)(?![\w/'’²³])"
+)
+_LENGTH = rf"(?<![\w.$€£¥-])({_NUMBER}) ?ft\.?( ?)({_NUMBER}) ?in(?:\.(?= [a-z])|(?![\w/'’²³]))"
+_EN_PERIODS = {"d": "day", "h": "hour", "m": "minute", "s": "second"}
+_ZH_PERIODS = {"d": "天", "h": "小时", "m": "分", "s": "秒"}
+
+
+def _en_plural(number: str, one: str, more: str) -> str:
+    return f"{number} {one if float(number) == 1 else more}"
+
+
+def _periods(match: re.Match[str]) -> list[tuple[str, str, str]]:
+    """Number, unit and what stands behind, of each part of a duration."""
+    return re.findall(rf"({_NUMBER}) ?([dhms])(?:in|ec)?(\D*)", match[0])
+
+
+def _en_duration(match: re.Match[str]) -> str:
+    return "".join(
+        _en_plural(number, name := _EN_PERIODS[unit], f"{name}s") + (gap or " ")
+        for number, unit, gap in _periods(match)
+    ).strip(" ")
+
+
+def _zh_duration(match: re.Match[str]) -> str:
+    return "".join(number + _ZH_PERIODS[unit] + gap for number, unit, gap in _periods(match))
+
+
+def _en_length(match: re.Match[str]) -> str:
+    feet, inches = _en_plural(match[1], "foot", "feet"), _en_plural(match[3], "inch", "inches")
+    return f"{feet} {inches}"
+
+
+def _en_extension(match: re.Match[str]) -> str:
+    return f"{match[1]}xtension " + " ".join(_EN_DIGIT[d] for d in match[2])
+
+
+def _en_number_sign(match: re.Match[str]) -> str:
+    """The word for No., with its capital where a sentence starts."""
+    before = match.string[: match.start()].rstrip(" \t\"'“‘(:")
+    return "Number " if not before or before[-1] in ".!?" else "number "
+
+
 _UNITS_ZH = {
     "mmHg": "毫米汞柱", "Hz": "赫兹", "kHz": "千赫", "MHz": "兆赫", "GHz": "吉赫", "kWh": "千瓦时",
     "kW": "千瓦", "mAh": "毫安时", "kPa": "千帕", "dB": "分贝", "㎡": "平方米", "㎥": "立方米",
@@ -117,14 +164,19 @@ _TIME = r"(?:[01]?\d|2[0-4]):[0-5]\d"
 #: What a number is that stands after one of these, with a mark or two between them.
 _CODE_WORD = (
     "电话|热线|拨打|致电|手机|传真|号码|编号|学号|工号|账号|帐号|卡号|密码|口令|邮编|证号|验证码|"
-    "房间号|航班|车次|QQ|微信|编码|代码|订单|股票"
+    "分机|内线|房间号|航班|车次|QQ|微信|编码|代码|订单|股票"
 )
 _COUNTED = "个人名位只条张件岁天年月日周次元块角分秒点章节页号楼层度倍米斤克万亿％%℃°"
 
+#: Times, maybe as the Latin letter: 1920x1080, 2 m x 4 m. The x of 0x10 is none.
+_MULTIPLIED = r"(\d(?: ?(?:[ckm]?m|ft|in))?) ?(?:×|(?<!\b0)[xX]) ?(?=\d)"
 #: In order; what an earlier row wrote out, a later row sees.
 _ZH_BEFORE = _rules(
     # The grammar stops at a thousands comma.
     (r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?!\d|,\d)", lambda m: m[0].replace(",", "")),
+    (_MULTIPLIED, r"\1×"),
+    (_DURATION, _zh_duration),
+    (_LENGTH, r"\1英尺\2\3英寸"),
     # Telephone numbers, and numbers that are names.
     (
         r"(?<![\d.-])(?:\+?86[- ]?)?1[3-9]\d[- ]?\d{4}[- ]?\d{4}(?![.-]?\d)"
@@ -132,8 +184,14 @@ _ZH_BEFORE = _rules(
         _zh_phone,
     ),
     (r"(?<![\d.])\d{3,4}(?=[室房]|号[房室院]|路(?![程口])|次(?:列车|航班|高铁|动车))", _zh_code),
+    # An extension. A round number after 转 alone is money that is sent on.
+    (
+        rf"(?:(?<=[请机线话零幺二三四五六七八九])转接?|(?<![{HAN}])转(?!\d*00(?!\d)))\d{{3,6}}"
+        rf"(?:(?=分机)|(?![\d.,%{_COUNTED}]|-\d))",
+        _zh_code,
+    ),
     (rf"(?:{_CODE_WORD})[是为:：号 ]{{0,3}}\d{{3,}}(?![\d.,%:年月元个人次位]|-\d)", _zh_code),
-    (r"(?<=[A-Za-z])\d{3,}(?![\d.%])|(?<![\d.])\d{3}(?=错误)", _zh_code),
+    (r"(?<=[A-Za-z])\d{3,}(?![\d%]|\.\d)|(?<![\d.])\d{3}(?=错误)", _zh_code),
     (r"(?<![\d.])\d{12,}(?!\.?\d)", _zh_code),
     # An IPv6 address.
     (r"(?<![\w:])(?=[0-9A-Fa-f:]{0,36}::)[0-9A-Fa-f:]{4,39}(?![\w:])", _zh_code),
@@ -147,7 +205,7 @@ _ZH_BEFORE = _rules(
     # Ranges, then the half hours in them. A year is read digit by digit.
     (r"(?<!\d)\d{4}(?=[-~～–—至到]\d{4}年)|(?<!\d)\d\d(?=年\d{1,2}月)", _zh_digits),
     (
-        rf"(?<![\d.:/A-Za-z¥$€£+共约近超达满有-])(?:19|20)\d\d"
+        rf"(?<![\d.:/A-Za-z¥$€£+×÷*共约近超达满有-])(?:19|20)\d\d"
         rf"(?=[届款级版]|[^{HAN}\w.:/%‰℃°$€£¥~～+=<>×÷*㎡㎥–—,-]|$)(?! [A-Za-z])",
         _zh_digits,
     ),
@@ -186,7 +244,7 @@ _ZH_BEFORE = _rules(
         lambda m: _COMPARED[m[1] or m[2]],
     ),
     (r"(?<=\d) ?÷ ?(?=\d)", "除以"),
-    (r"(?<=\d) ?[×*] ?(?=\d)", "乘"),
+    (r"(?<=[\dmtn]) ?[×*] ?(?=\d)", "乘"),
     (r"±(?=\d)", "正负"),
 )
 _ZH_AFTER = _rules(
@@ -197,19 +255,27 @@ _ZH_AFTER = _rules(
 )
 
 
-_MONTHS = "january|february|march|april|may|june|july|august|september|october|november|december"
+MONTHS = "january|february|march|april|may|june|july|august|september|october|november|december"
 _EN_BEFORE = _rules(
     (r"(?<![\d/])24/7(?![\d/])", "twenty four seven"),
     (r"(?<![\d/])9/11(?![\d/])", "nine eleven"),
     (r"(?<![\d/])50/50(?![\d/])", "fifty fifty"),
-    (r"\bNo\. ?(?=\d)", "number "),
+    (r"\bNo\. ?(?=\d)", _en_number_sign),
     (r"#(?=\d)", "number "),
+    (_MULTIPLIED, r"\1 times "),
+    (r"(?<=\d) ?÷ ?(?=\d)", " divided by "),
+    (_DURATION, _en_duration),
+    (_LENGTH, _en_length),
+    (
+        r"\b([Ee])xt(?:\.|ension)? ?(\d{3,6})(?!\w|[.,]\d|%| (?:\w{3,}s|feet|f?t|[ck]?m)\b)",
+        _en_extension,
+    ),
     (
         r"(?<![\w.-])(?:\+?\d{1,3}[- ])?(?:\(\d{3}\) ?|\d{3}[- ])?\d{3}-\d{4}(?![\w-]|\.\d)"
         r"|(?<![\w.-])\+\d{1,3}(?:[- ]?\d{2,5}){2,5}(?![\w-]|\.\d)",
         _en_digits,
     ),
-    (r"(?<=[A-Za-z])\d{3,}(?![\w.])", _en_code),
+    (r"(?<=[A-Za-z])\d{3,}(?!\w|\.\d)", _en_code),
     (r"(?<![\d.,])\d{12,}(?!\.?\d|,\d)", _en_digits),
     (r"\b(1[1-9]|20)(\d)0s\b", _en_decade),
     (
@@ -239,7 +305,12 @@ _EN_AFTER = _rules(
     (r"\bten hundred\b", "one thousand"),
     # The grammar drops the one of 1,000.
     ("".join(f"(?<!{w} )" for w in _NUMBER_WORDS.split()) + r"\bthousand\b", "one thousand"),
-    (rf"(?<=of )(?:{_MONTHS})\b", lambda m: m[0].capitalize()),
+    # It reads 100.00 as point oh oh; two point oh is how a version is said.
+    (
+        rf"\bpoint((?: oh){{2,}})\b(?! (?:oh|{'|'.join(_EN_DIGIT.values())})\b)",
+        lambda m: m[0].replace("oh", "zero"),
+    ),
+    (rf"(?<=of )(?:{MONTHS})\b", lambda m: m[0].capitalize()),
 )
 
 

@@ -7,9 +7,13 @@ from dataclasses import dataclass
 
 from trt_runtime.audio_description import Music, SoundEvent
 from trt_runtime.dialogue import Dialogue, Turn, speakers_in_raw_text
-from trt_runtime.prompt import SPEECH_PROMPT, check_text, describes_music
+from trt_runtime.prompt import (
+    SPEECH_PROMPT,
+    describes_music,
+)
 from trt_runtime.request import Request
 from trt_runtime.sentences import split_sentences
+from trt_runtime.spoken_text import check_text
 
 #: Letters' width below which a sentence is spoken with its neighbour: the reference's models never
 #: stop before 1.6 s, which is about this much, and fill the rest with whatever comes.

@@ -7,13 +7,11 @@ from where the grammar put them, never from looking for an id, so no text can mo
 
 from __future__ import annotations
 
-import unicodedata
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trt_runtime.errors import UserError
 from trt_runtime.text_tokenizer import TextTokenizer
 
 SPEECH_PROMPT = "Please generate speech based on the following description.\n"
@@ -28,10 +26,6 @@ TEXT_INPUT = " Text input:\n"
 def describes_music(text: str) -> bool:
     """Whether the grammar takes `text` for a description of music: it holds every key of one."""
     return all(key in text for key in MUSIC_KEYS)
-
-
-#: Beyond this a tokenizer takes minutes and gigabytes before it can say how many tokens there are.
-LONGEST_TEXT = 200_000
 
 
 @dataclass(frozen=True)
@@ -129,7 +123,7 @@ def build_prompt(
     prompt_patches: int = 0,
     instruction: str | None = None,
 ) -> Prompt:
-    """The prompt for `text`, which may be empty; texts are taken as :func:`check_text` passed them.
+    """The prompt for `text`, which may be empty; texts are those that `check_text` has passed.
 
     `speakers` slots are left for speaker projections, `prompt_patches` for the patches of a
     reference wave whose words are `prompt_text`: the two come together or not at all, else
@@ -170,43 +164,3 @@ def build_prompt(
         speaker_slots=tuple(speaker_slots),
         patch_slots=tuple(range(first_patch, len(ids))),
     )
-
-
-def check_text(text: object, name: str = "text", *, may_be_blank: bool = False) -> str:
-    """`text` as str; raises UserError unless it can be spoken.
-
-    Refused: what is no str; an empty or blank text, unless `may_be_blank`; control characters
-    (Unicode category Cc) other than newline and tab; halves of surrogate pairs, which are no text.
-    """
-    if not isinstance(text, str):
-        raise UserError(
-            f"{name} is not text",
-            expected="a str",
-            found=type(text).__name__,
-            do="decode bytes first, for example text.decode('utf-8')",
-        )
-    if len(text) > LONGEST_TEXT:
-        raise UserError(
-            f"{name} is too long",
-            expected=f"at most {LONGEST_TEXT:,} characters, far more than any model's context",
-            found=f"{len(text):,}",
-            do="speak it in parts",
-        )
-    for index, character in enumerate(text):
-        category = unicodedata.category(character)
-        if category == "Cs" or (category == "Cc" and character not in "\n\t"):
-            kind = "half of a surrogate pair" if category == "Cs" else "a control character"
-            raise UserError(
-                f"{name} holds {kind}",
-                expected="letters, punctuation, spaces, tabs and newlines",
-                found=f"U+{ord(character):04X} at index {index}",
-                do="remove it",
-            )
-    if not may_be_blank and not text.strip():
-        raise UserError(
-            f"{name} is blank",
-            expected="at least one character that is not white space",
-            found=f"{len(text)} characters of white space" if text else "an empty text",
-            do="give some words to speak",
-        )
-    return str(text)

@@ -6,16 +6,14 @@ A stranger's file may claim anything: it is read up to a limit, whatever its hea
 from __future__ import annotations
 
 import os
-import re
-import shlex
-import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trt_runtime.audio_source import BLOCK, blocks, check_is_whole, ffmpeg, opened_audio
 from trt_runtime.errors import UserError
 from trt_runtime.printable import printable
 from trt_runtime.resampling import check_rate
@@ -39,29 +37,7 @@ _LOUDEST = 4.0
 _CLIPPED_PART, _CLIPPED_FROM = 1e-3, 0.98
 #: Channels whose difference has less than this part of the first one's energy are alike.
 _ALIKE = 1e-4
-#: A file with less than this part of what its header promises is cut short. Headers of programs
-#: that did not know the length promise about 2 or 4 GB.
-_WHOLE, _UNKNOWN_BYTES = 0.99, 0x7FFF0000
-_PROMISE = re.compile(r"^\s*(?:data|SSND|Data Size)\s*: (\d+) \(should be (\d+)\)", re.MULTILINE)
 
-_BLOCK = 1 << 18
-#: Not every system has each of these.
-_FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NONBLOCK", "O_NOCTTY", "O_BINARY"))
-
-#: Offset, first bytes there, and what such a file is, of formats that libsndfile does not read.
-_FOREIGN_FORMATS = [
-    (4, b"ftyp", "an MP4 or QuickTime container: a video, or AAC audio (.m4a)"),
-    (0, b"\x1a\x45\xdf\xa3", "a Matroska or WebM container: a video"),
-    (8, b"AVI ", "an AVI container: a video"),
-    (0, b"FLV\x01", "a Flash video"),
-    (0, b"\x00\x00\x01\xba", "an MPEG video"),
-    (0, b"\x30\x26\xb2\x75\x8e\x66\xcf\x11", "a Windows Media file: a video, or WMA audio"),
-    (0, b"#!AMR", "AMR audio"),
-    (0, b"\xff\xf1", "AAC audio"),
-    (0, b"\xff\xf9", "AAC audio"),
-    (0, b"MAC ", "Monkey's Audio"),
-    (0, b"wvpk", "WavPack audio"),
-]
 
 #: Scale and offset that make an integer sample a float, as libsndfile does.
 _PCM = {"uint8": (1 / 128, 128), "int16": (1 / 32768, 0), "int32": (1 / 2147483648, 0)}
@@ -82,6 +58,30 @@ class ReferenceAudio:
     @property
     def seconds(self) -> float:
         return len(self.samples) / self.sample_rate
+
+
+def read_references(
+    sources: Sequence[object],
+) -> tuple[list[ReferenceAudio], tuple[str, ...]]:
+    """The recordings of one request, each as :func:`read_reference`, and all their warnings.
+
+    Raises UserError too where together they are longer than LONGEST_SECONDS.
+    """
+    audios: list[ReferenceAudio] = []
+    warnings: tuple[str, ...] = ()
+    for source in sources:
+        audio, remarks = read_reference(source)
+        audios.append(audio)
+        warnings += remarks
+        seconds = sum(audio.seconds for audio in audios)
+        if seconds > LONGEST_SECONDS:
+            raise UserError(
+                "The references are too long together",
+                expected=f"at most {LONGEST_SECONDS} s",
+                found=f"{seconds:.1f} s in {len(audios)} of {len(sources)}",
+                do="give shorter recordings, or fewer",
+            )
+    return audios, warnings
 
 
 def read_reference(source: object) -> tuple[ReferenceAudio, tuple[str, ...]]:
@@ -107,40 +107,14 @@ def read_reference(source: object) -> tuple[ReferenceAudio, tuple[str, ...]]:
 
 
 def _read_file(path: str) -> tuple[ReferenceAudio, tuple[str, ...]]:
-    soundfile = _import_soundfile()
-    descriptor = _open_plain_file(path)
-    try:
-        _check_is_audio(path, descriptor)
-        try:
-            with soundfile.SoundFile(_name_of(path, descriptor)) as file:
-                rate = check_rate(file.samplerate, f"sample rate of {path}")
-                gathered = _Gathered(path, rate, file.channels, _ffmpeg(path, "-t 15"))
-                gathered.check_length(file.frames)
-                for block in _blocks(file):
-                    gathered.add(block)
-                _check_is_whole(path, gathered.length, file.frames, file.extra_info)
-        except soundfile.SoundFileError as error:
-            found = getattr(error, "error_string", "") or str(error)
-            head = _head(descriptor)
-            raise UserError(
-                f"{path} cannot be read as audio",
-                expected="a whole WAV, FLAC, Ogg, MP3, AIFF or another file that libsndfile reads",
-                found=f"{found.rstrip('.')}; it begins with {head!r}",
-                do=f"copy it again, or convert it: {_ffmpeg(path)}",
-            ) from error
-    finally:
-        os.close(descriptor)
-    return gathered.judged(lambda channel: _ffmpeg(path, f"-af 'pan=mono|c0=c{channel}'"))
-
-
-def _blocks(file: Any) -> Iterator[NDArray[np.float32]]:
-    """(frames, channels) float32 each, until the file gives no more."""
-    # In one read where memory allows: soundfile seeks after each, and an MP3 file of variable bit
-    # rate goes on elsewhere.
-    frames = max(1, min(file.frames, MOST_SAMPLES // file.channels))
-    while len(whole := file.read(frames, dtype="float32", always_2d=True)):
-        step = max(1, _BLOCK // file.channels)
-        yield from (whole[first : first + step] for first in range(0, len(whole), step))
+    with opened_audio(path) as file:
+        rate = check_rate(file.samplerate, f"sample rate of {path}")
+        gathered = _Gathered(path, rate, file.channels, ffmpeg(path, "-t 15"))
+        gathered.check_length(file.frames)
+        for block in blocks(file, MOST_SAMPLES):
+            gathered.add(block)
+        check_is_whole(path, gathered.length, file.frames, file.extra_info)
+    return gathered.judged(lambda channel: ffmpeg(path, f"-af 'pan=mono|c0=c{channel}'"))
 
 
 def _read_array(array: Any, rate: Any) -> tuple[ReferenceAudio, tuple[str, ...]]:
@@ -153,6 +127,8 @@ def _read_array(array: Any, rate: Any) -> tuple[ReferenceAudio, tuple[str, ...]]
             do="swap the two: (samples, rate)",
         )
     rate = check_rate(rate, "sample rate of the reference audio")
+    if isinstance(array, np.ma.MaskedArray):
+        raise _unusable_array("an array with a mask, which would be heard all the same")
     try:
         array = np.asarray(array)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -172,7 +148,7 @@ def _read_array(array: Any, rate: Any) -> tuple[ReferenceAudio, tuple[str, ...]]
     scale, offset = _PCM.get(array.dtype.name, (1, 0))
     gathered = _Gathered(name, rate, columns.shape[1], "give the best part: array[: 15 * rate]")
     gathered.check_length(len(columns))
-    frames = max(1, _BLOCK // columns.shape[1])
+    frames = max(1, BLOCK // columns.shape[1])
     for first in range(0, len(columns), frames):
         block = columns[first : first + frames]
         # What float32 cannot hold becomes infinite, and is refused as such.
@@ -293,83 +269,6 @@ def _clipped_part(samples: NDArray[np.float32]) -> float:
     return float(clipped.mean())
 
 
-def _open_plain_file(path: str) -> int:
-    """A descriptor of `path` for reading; UserError where it is no plain file with contents."""
-    try:
-        # Opening a pipe that nobody writes to would otherwise wait for ever.
-        descriptor = os.open(path, _FLAGS)
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"{path} cannot be opened",
-            expected="an audio file",
-            found=(isinstance(error, OSError) and error.strerror) or str(error),
-            do="check the path and its permissions",
-        ) from error
-    status = os.fstat(descriptor)
-    if stat.S_ISREG(status.st_mode) and status.st_size:
-        return descriptor
-    os.close(descriptor)
-    kind = {stat.S_IFDIR: "a folder", stat.S_IFREG: "an empty file"}
-    raise UserError(
-        f"{path} holds no audio",
-        expected="an audio file",
-        found=kind.get(stat.S_IFMT(status.st_mode), "a device or a pipe"),
-        do="give the path of a recording",
-    )
-
-
-def _name_of(path: str, descriptor: int) -> str:
-    """A name for the file that is open, so that no other file can have taken its place.
-
-    Given a descriptor, libsndfile looks for a resource fork of no name, "._" in the working
-    directory, and refuses an MP3 beside such a file.
-    """
-    name = f"/dev/fd/{descriptor}"
-    return name if os.path.exists(name) else path
-
-
-def _head(descriptor: int) -> bytes:
-    """The file's first bytes; it is read from its beginning afterwards."""
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    head = os.read(descriptor, 24)
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    return head
-
-
-def _check_is_audio(path: str, descriptor: int) -> None:
-    head = _head(descriptor)
-    for offset, signature, kind in _FOREIGN_FORMATS:
-        if head[offset:].startswith(signature):
-            raise UserError(
-                f"{path} is in a format that is not read",
-                expected="a WAV, FLAC, Ogg, MP3, AIFF or another file that libsndfile reads",
-                found=kind,
-                do=f"take the audio out of it: {_ffmpeg(path)}",
-            )
-
-
-def _check_is_whole(path: str, length: int, frames: int, log: str) -> None:
-    """Raises UserError where much less was there than the header promised.
-
-    libsndfile corrects the length of uncompressed files by their size, and says so in its log.
-    """
-    promised, there = frames, length
-    corrected = _PROMISE.search(log)
-    if corrected and int(corrected[1]) < _UNKNOWN_BYTES:
-        promised, there = int(corrected[1]), int(corrected[2])
-    if there < _WHOLE * promised:
-        raise UserError(
-            f"{path} is damaged or cut short",
-            expected="all of the audio that its header promises",
-            found=f"{there / promised:.0%} of it",
-            do=f"copy it again; to use what is there: {_ffmpeg(path)}",
-        )
-
-
-def _ffmpeg(path: str, options: str = "-vn") -> str:
-    return f"ffmpeg -i {shlex.quote(path)} {options} reference.wav"
-
-
 def _unusable_array(found: str) -> UserError:
     return UserError(
         "The reference audio cannot be read",
@@ -378,16 +277,3 @@ def _unusable_array(found: str) -> UserError:
         found=found,
         do="convert it first, for instance np.asarray(samples, np.float32)",
     )
-
-
-def _import_soundfile() -> Any:
-    try:
-        import soundfile
-    except (ImportError, OSError) as error:  # OSError: libsndfile itself cannot be loaded
-        raise UserError(
-            "Audio files cannot be read",
-            expected="the package soundfile",
-            found=str(error),
-            do="pip install soundfile",
-        ) from error
-    return soundfile

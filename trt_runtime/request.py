@@ -15,7 +15,8 @@ from trt_runtime.dialogue import Dialogue
 from trt_runtime.errors import UserError
 from trt_runtime.instruction import instruction_text
 from trt_runtime.noise import RecordedNoise, check_seed
-from trt_runtime.prompt import check_text
+from trt_runtime.printable import shown
+from trt_runtime.spoken_text import check_text
 from trt_runtime.uses import Use, use_of
 
 _LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
@@ -27,8 +28,14 @@ SPLIT_LIMIT = 200
 #: Options whose default depends on what the text is for.
 _OF_THE_USE = ("prompt", "guidance", "sigma", "temperature", "max_steps")
 
-#: The least that each whole number may be. A shorter limit would cut words.
-_WHOLE_NUMBERS = {"min_steps": 1, "max_steps": 1, "retries": 0, "split_limit": 20}
+#: The least and the most that each whole number may be. A shorter limit would cut words; no engines
+#: have room for a sentence of a longer one.
+_WHOLE_NUMBERS = {
+    "min_steps": (1, 1 << 31),
+    "max_steps": (1, 1 << 31),
+    "retries": (0, 1000),
+    "split_limit": (20, 5000),
+}
 _MAY_BE_NONE = ("max_steps", "split_limit")
 
 #: Options that only speech has, with the values that leave them out.
@@ -138,9 +145,9 @@ class Request:
         for name in ("guidance", "sigma", "temperature"):
             if getattr(self, name) is not None:
                 self._set(name, _real(name, getattr(self, name)))
-        for name, least in _WHOLE_NUMBERS.items():
+        for name, (least, most) in _WHOLE_NUMBERS.items():
             if getattr(self, name) is not None or name not in _MAY_BE_NONE:
-                self._set(name, _whole(name, getattr(self, name), least))
+                self._set(name, _whole(name, getattr(self, name), least, most))
         given = {name: getattr(self, name) for name in _OF_THE_USE}
         chosen = {name: value for name, value in given.items() if value is not None}
         self._set("use", replace(use_of(self.text), **chosen))
@@ -186,7 +193,7 @@ class Request:
                     raise UserError(
                         f"{self.use.name.capitalize()} is made from its description alone",
                         expected=f"no {name}",
-                        found=_shown(getattr(self, name)),
+                        found=shown(getattr(self, name)),
                         do=f"leave {name} out; for speech over music give a text and "
                         "Instruction(background=Background(...))",
                     )
@@ -217,11 +224,11 @@ def _real(name: str, value: Any) -> float:
     _refuse(name, "a finite number of 0 or more, in the range of float32", value)
 
 
-def _whole(name: str, value: Any, least: int) -> int:
+def _whole(name: str, value: Any, least: int, most: int) -> int:
     is_number = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-    if is_number and value >= least:
+    if is_number and least <= value <= most:
         return int(value)
-    _refuse(name, f"a whole number of {least} or more", value)
+    _refuse(name, f"a whole number of {least} or more, up to {most}", value)
 
 
 def _flag(name: str, value: object) -> bool:
@@ -234,11 +241,6 @@ def _refuse(name: str, expected: str, value: object) -> NoReturn:
     raise UserError(
         f"{name} cannot be used",
         expected=expected,
-        found=_shown(value),
+        found=shown(value),
         do=f"change {name}, or leave it out",
     )
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."

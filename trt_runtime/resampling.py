@@ -16,6 +16,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from trt_runtime.errors import UserError
+from trt_runtime.printable import shown
 
 #: From a rate that speech does not survive to one above any recorder. They bound a filter bank: it
 #: has at most 12.2 taps for each unit of the higher rate, and a phase at most 12.2 of their ratio.
@@ -36,7 +37,7 @@ def check_rate(rate: object, name: str = "sample rate") -> int:
         raise UserError(
             f"The {name} cannot be used",
             expected=f"a whole number of samples a second, {LOWEST_RATE} to {HIGHEST_RATE}",
-            found=repr(rate),
+            found=shown(rate),
             do="give the rate at which the audio was recorded, such as 16000, 24000 or 44100",
         )
     return whole

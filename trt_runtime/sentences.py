@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from trt_runtime.errors import UserError
+from trt_runtime.printable import shown
 
 #: Characters given to the splitter at once; its time grows with the square of a paragraph.
 _WINDOW = 2000
@@ -59,7 +60,7 @@ def split_sentences(text: str, limit: int, *, shortest: int | None = None) -> li
         raise UserError(
             "the limit of a sentence's length cannot be used",
             expected="a whole number of characters, 1 or more",
-            found=repr(limit),
+            found=shown(limit),
             do="give, for example, 200",
         )
     pieces: list[tuple[int, int]] = []
@@ -76,10 +77,17 @@ def split_sentences(text: str, limit: int, *, shortest: int | None = None) -> li
 
 
 def _any_short(text: str, spans: Iterable[tuple[int, int]], shortest: int | None) -> bool:
-    return shortest is None or any(
-        sum(3 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text[start:end]) < shortest
-        for start, end in spans
-    )
+    return shortest is None or any(_is_short(text, start, end, shortest) for start, end in spans)
+
+
+def _is_short(text: str, start: int, end: int, shortest: int) -> bool:
+    """Looks no further than it must: a piece that grows is asked about again and again."""
+    width = 0
+    for index in range(start, end):
+        width += 3 if unicodedata.east_asian_width(text[index]) in "WF" else 1
+        if width >= shortest:
+            return False
+    return True
 
 
 def _speakable_spans(text: str) -> Iterator[tuple[int, int, int]]:

@@ -12,9 +12,9 @@ import numpy as np
 
 from trt_runtime.dialogue import speakers_in_raw_text
 from trt_runtime.errors import UserError
-from trt_runtime.prompt import check_text
-from trt_runtime.reference_audio import ReferenceAudio, read_reference
+from trt_runtime.reference_audio import ReferenceAudio, read_reference, read_references
 from trt_runtime.request import Request
+from trt_runtime.spoken_text import check_text
 from trt_runtime.voice import Voice
 from trt_runtime.voice_store import ENDING, FILE_SUFFIXES, VoiceStore
 
@@ -69,13 +69,11 @@ def speech_sources(request: Request, store: VoiceStore) -> tuple[list[Source], t
         raise UserError(
             "reference is an empty list", expected="a recording", do="leave reference out"
         )
-    sources: list[Source] = []
-    warnings = ()
-    for index, item in enumerate(listed, 1):
-        audio, remarks = read_reference(item)
-        label = "the reference" if len(listed) == 1 else f"reference {index}"
-        sources.append(Source(audio, label, words))
-        warnings += remarks
+    audios, warnings = read_references(listed)
+    sources = [
+        Source(audio, "the reference" if len(listed) == 1 else f"reference {index}", words)
+        for index, audio in enumerate(audios, 1)
+    ]
     return sources, warnings
 
 
@@ -106,14 +104,18 @@ def dialogue_sources(
     unused = sorted((voices.keys() | recordings.keys() | words.keys()) - set(speakers))
     if unused:
         warnings += (f"voices of speakers who say nothing are not used: {', '.join(unused)}",)
+    spoken_by = [name for name in speakers if name in recordings]
+    audios, remarks = read_references([recordings[name] for name in spoken_by])
+    warnings += remarks
+    heard = dict(zip(spoken_by, audios, strict=True))
     sources: list[Source] = []
     for name in speakers:
         label = f"the voice of {name}"
         if name in voices:
             source, remarks = voice_source(voices[name], store, label)
+            warnings += remarks
         else:
-            audio, remarks = read_reference(recordings[name])
-            source = Source(audio, label)
+            source = Source(heard[name], label)
         if source.transcript is not None and (name in words or isinstance(given, str)):
             raise UserError(
                 f"{label} brings its own transcript",
@@ -124,7 +126,6 @@ def dialogue_sources(
             said = check_text(words[name], f"reference_text of {name}")
             source = Source(source.sound, label, said)
         sources.append(source)
-        warnings += remarks
     return sources, warnings
 
 
@@ -150,6 +151,13 @@ def voice_source(value: Any, store: VoiceStore, label: str) -> tuple[Source, tup
         return Source(audio, label, check_text(value[1], f"the words of {label}")), warnings
     if isinstance(value, os.PathLike) or (isinstance(value, str) and _is_path(value)):
         path = Path(value)
+        if not path.exists():
+            raise UserError(
+                f"{label} cannot be found: {path}",
+                expected=_FORMS,
+                found="no such file",
+                do="check the path; the names of stored voices: ming-trt voices list",
+            )
         if path.suffix.lower() == ENDING:
             voice = Voice.load(path)
             return Source(voice, label, voice.transcript), voice.warnings

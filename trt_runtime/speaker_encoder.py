@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ from trt_runtime.reference_audio import ReferenceAudio
 from trt_runtime.resampling import resample
 from trt_runtime.speaker_features import SAMPLE_RATE, speaker_features
 
+#: Seconds. CAM++ takes one for a minute of speech.
+_LONGEST_RUN = 120.0
 #: Frames of the trial at loading: about the shortest reference.
 _TRIAL_FRAMES = 20
 
@@ -67,10 +70,17 @@ class SpeakerEncoder:
     def _run(self, features: NDArray[np.float32]) -> NDArray[np.float32]:
         """`features`: (frames, 80) float32 → (speaker_dim,) float32."""
         name = self._session.get_inputs()[0].name
+        options = import_onnxruntime().RunOptions()
+        # A stranger's graph may never end, and no signal is heard while it runs.
+        timer = Timer(_LONGEST_RUN, setattr, (options, "terminate", True))
+        timer.daemon = True
+        timer.start()
         try:
-            output = self._session.run(None, {name: features[None]})[0]
+            output = self._session.run(None, {name: features[None]}, options)[0]
         except Exception as error:  # onnxruntime has a dozen classes without a common base
             raise self._foreign(_first_line(error)) from error
+        finally:
+            timer.cancel()
         if output.shape != (1, self._speaker_dim):
             raise self._foreign(f"an output of shape {output.shape}")
         return np.array(output[0], np.float32)

@@ -122,7 +122,8 @@ class Speaking:
             progress = Progress(
                 step, request.use.max_steps, stop, seconds, index, len(self.pieces), attempt
             )
-            return request.on_progress(progress) is not False
+            answer = request.on_progress(progress)
+            return not (isinstance(answer, bool | np.bool_) and not answer)
 
         return Run(
             self.opened,
@@ -143,6 +144,8 @@ class Speaking:
             f"{problem}: sentence {index + 1} of {len(self.pieces)}, seed {seed}: "
             + _WHAT_HAPPENED[problem].format(steps=run.steps, reason=run.finish_reason)
         )
+        if not self.request.retries:
+            remark += _WHAT_TO_TRY[problem]
         log.warning(remark)
         return remark
 
@@ -213,9 +216,12 @@ _GRAVEST_FIRST = (
 
 _WHAT_HAPPENED = {
     SILENT_STUB: "the model stopped at the earliest step allowed ({steps}) and the audio is near "
-    "silence; try another seed, or retries=2",
-    RUNAWAY: "far more than its text can take: {steps} steps, ended by {reason}; try another seed, "
-    'retries=2, or on_runaway="stop"',
+    "silence",
+    RUNAWAY: "far more than its text can take: {steps} steps, ended by {reason}",
+}
+_WHAT_TO_TRY = {
+    SILENT_STUB: "; try another seed, or retries=2",
+    RUNAWAY: '; try another seed, retries=2, or on_runaway="stop"',
 }
 
 

@@ -17,21 +17,21 @@ from trt_runtime.folder import OpenFolder, open_folder
 from trt_runtime.language_model import write_normalized
 from trt_runtime.manifest import SPEAKER_ENCODER, TOKENIZER
 from trt_runtime.passages import Passage, passages
-from trt_runtime.printable import printable
+from trt_runtime.printable import printable, shown
 from trt_runtime.prompt import (
     GRAMMARS,
     SPEECH_PROMPT,
     Prompt,
     build_prompt,
-    check_text,
     check_tokenizer,
 )
 from trt_runtime.prompt_embedding import embed_context
-from trt_runtime.reference_audio import ReferenceAudio, read_reference
+from trt_runtime.reference_audio import read_references
 from trt_runtime.request import Request, RequestOptions
 from trt_runtime.sources import is_list
 from trt_runtime.speaking import Piece, Speaking, noise_of
 from trt_runtime.speech import AudioChunk, Speech
+from trt_runtime.spoken_text import check_text
 from trt_runtime.stopwatch import Stopwatch
 from trt_runtime.text_tokenizer import TextTokenizer
 from trt_runtime.voice import Voice
@@ -128,7 +128,7 @@ class Synthesizer:
             raise UserError(
                 "chunk_patches is not a number",
                 expected="a whole number from 1",
-                found=repr(chunk_patches),
+                found=shown(chunk_patches),
                 do="give the number of patches a chunk",
             )
         if chunk_patches < 1:
@@ -151,12 +151,7 @@ class Synthesizer:
         listed = list(reference) if is_list(reference) else [reference]
         if not listed:
             raise UserError("There is no recording", expected="one or more", do="give a reference")
-        audios: list[ReferenceAudio] = []
-        warnings: tuple[str, ...] = ()
-        for item in listed:
-            audio, remarks = read_reference(item)
-            audios.append(audio)
-            warnings += remarks
+        audios, warnings = read_references(listed)
         opened = self._require_open()
         return self._encoder.voice(
             audios,

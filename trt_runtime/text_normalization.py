@@ -10,6 +10,7 @@ Languages that are neither Chinese nor English are left alone.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from threading import Lock
 from typing import Any
@@ -21,6 +22,7 @@ from trt_runtime.normalization_rules import (
     FULL_WIDTH,
     HAN,
     KEPT_WHOLE,
+    MONTHS,
     OTHER_LANGUAGE,
     TOP_LEVEL_DOMAINS,
     Language,
@@ -33,6 +35,8 @@ _LONGEST_CLAUSE = 300
 _ENDS = re.compile(r"[^。！？!?；;\n]*?(?:[。！？!?；;\n]+|\.(?=\s)|\Z)")
 _CHINESE = re.compile(rf"[{HAN}，。；、！？：]")
 _KANA = re.compile(r"[\u3041-\u30fa\u30fd-\u30ff]")
+_WORD = re.compile(r"[A-Za-z]+")
+_MONTHS = frozenset(MONTHS.split("|"))
 _ENGLISH_WORD = re.compile(r"[A-Za-z]{2,}")
 #: Two letters or more that are not part of a unit or code such as 5kg.
 _LATIN_WORD = re.compile(r"(?<![^\W_])[A-Za-zÀ-ÖØ-öø-ɏ]{2,}(?![^\W_])")
@@ -151,8 +155,32 @@ def _call(text: str, language: Language) -> str:
             (_grammar(word, language.code) if len(words) > 1 and word else None) or word
             for word in words
         )
-    said = _apply(language.after_call, said) if said != core else said
-    return text.replace(core, said, 1) if core else text
+    if said == core:
+        return text
+    return text.replace(core, _apply(language.after_call, _restore_capitals(core, said)), 1)
+
+
+def _restore_capitals(text: str, said: str) -> str:
+    """`said` with the capitals that words of `text` lost: the English grammar folds months.
+
+    A month that `text` abbreviates (Jan) gets one.
+    """
+    written: dict[str, list[str]] = {}
+    for word in _WORD.findall(text):
+        written.setdefault(word.lower(), []).append(word)
+    spoken = Counter(_WORD.findall(said.lower()))
+    seen: Counter[str] = Counter()
+
+    def restored(match: re.Match[str]) -> str:
+        word = match[0]
+        folded = word.lower()
+        words = written.get(folded, [])
+        seen[folded] += 1
+        if word != folded or not words:
+            return word.capitalize() if word in _MONTHS else word
+        return words[seen[folded] - 1] if len(words) == spoken[folded] else word
+
+    return _WORD.sub(restored, said)
 
 
 def _apply(rules: tuple[Rule, ...], text: str) -> str:

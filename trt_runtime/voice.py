@@ -16,17 +16,16 @@ from numpy.typing import NDArray
 
 from trt_runtime.contract import SPEAKER_DIM
 from trt_runtime.errors import UserError
-from trt_runtime.printable import printable
-from trt_runtime.prompt import check_text
+from trt_runtime.printable import printable, shown
+from trt_runtime.spoken_text import check_text
 from trt_runtime.voice_file import (
     LARGEST_FILE,
     MAKE_AGAIN,
     TENSORS,
-    shortened,
     voice_bytes,
     voice_values,
-    written_beside,
 )
+from trt_runtime.whole_file import written_beside
 
 #: What the text in a header may take of LARGEST_FILE: the longest transcript, several times over.
 _TEXT_ROOM = 8 << 20
@@ -132,7 +131,10 @@ class Voice:
         where it cannot be written.
         """
         # A link is followed, so that the file it names is replaced and not the link.
-        place = Path(os.path.realpath(path))
+        try:
+            place = Path(os.path.realpath(path))
+        except (TypeError, ValueError) as error:
+            raise _refused("file", "a path", path) from error
         with written_beside(place, self.to_bytes()) as temporary:
             temporary.replace(place)
 
@@ -206,6 +208,6 @@ def _refused(name: str, expected: str, found: object) -> UserError:
     return UserError(
         f"A voice's {name} is wrong",
         expected=expected,
-        found=shortened(found),
+        found=shown(found, 200, str),
         do="make the voice again from its recording",
     )

@@ -13,6 +13,7 @@ from typing import Any
 from trt_runtime.dialogue import Dialogue, speakers_in_raw_text
 from trt_runtime.errors import UserError
 from trt_runtime.instruction import Instruction
+from trt_runtime.printable import shown
 from trt_runtime.request import Request
 from trt_runtime.sources import Source, dialogue_sources, speech_sources
 from trt_runtime.voice_store import VoiceStore
@@ -87,7 +88,7 @@ def _check_raw_dialogue(content: Any, sources: Sequence[Source], embedding: Any)
         raise UserError(
             f"The text is a dialogue, and speaker_{speakers} has no reference",
             expected=f"a reference for each of {speakers} speakers",
-            found=f"{len(sources)} references",
+            found=f"{len(sources)} of them",
             do="give reference=[...] with one recording a speaker, or the typed form: a list of "
             '{"speaker": ..., "text": ...} with voice={speaker: ...}',
         )
@@ -120,7 +121,7 @@ def _check_embedding_choice(
 ) -> None:
     choice = request.speaker_embedding
     if isinstance(choice, str) and choice not in ("auto", "zero"):
-        raise bad_embedding(repr(choice))
+        raise bad_embedding(shown(choice))
     if not sources:
         return
     if not isinstance(choice, str) and prompt_text is None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from trt_runtime.audio_encoder import encode_wave, padding_unit
+from trt_runtime.audio_encoder import check_reference_length, encode_wave, padding_unit
 from trt_runtime.errors import FolderError
 from trt_runtime.folder import OpenFolder
 from trt_runtime.manifest import SPEAKER_ENCODER
@@ -54,6 +54,7 @@ class VoiceEncoder:
         patches.
         """
         g = self._opened.manifest.geometry
+        check_reference_length(g, sum(audio.seconds for audio in audios))
         wave = np.concatenate([resample(a.samples, a.sample_rate, g.sample_rate) for a in audios])
         padded = np.pad(wave, (0, -len(wave) % padding_unit(g)))
         return encode_wave(self._opened.backend, g, padded)

@@ -23,10 +23,7 @@ from __future__ import annotations
 
 import json
 import re
-import secrets
-import shlex
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +31,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trt_runtime.errors import UserError
+from trt_runtime.printable import shown
+from trt_runtime.whole_file import reason_of
 
 #: Bytes of the largest voice file that is written or read: hours of reference.
 LARGEST_FILE = 64 << 20
@@ -43,6 +42,9 @@ MAKE_AGAIN = (
     "get the file again, or make the voice again from its recording: "
     "ming-trt voices add NAME REF.wav"
 )
+
+#: The longest transcript and remarks, several times over.
+_LARGEST_HEADER = 8 << 20
 
 _FORMAT, _VERSION = "ming-trt-voice", "1"
 _METADATA = "__metadata__"  # the format's own key for it
@@ -80,32 +82,6 @@ def voice_values(path: Path) -> dict[str, Any]:
     return _values(path, metadata) | _arrays(path, tensors)
 
 
-@contextmanager
-def written_beside(path: Path, data: bytes) -> Iterator[Path]:
-    """A file beside `path` that holds `data`, to be renamed to it; deleted where it was not.
-
-    FileExistsError passes; other errors of writing or renaming become UserError about `path`.
-    """
-    temporary = path.with_name(f".ming-trt-{secrets.token_hex(8)}.part")
-    try:
-        try:
-            with temporary.open("xb") as file:
-                file.write(data)
-            yield temporary
-        finally:
-            temporary.unlink(missing_ok=True)
-    except FileExistsError:
-        raise
-    except (OSError, ValueError) as error:  # ValueError: a path with a null character
-        folder = path.parent
-        missing = isinstance(error, FileNotFoundError) and not folder.is_dir()
-        found = f"no folder {folder}" if missing else _reason(error)
-        do = "free some space, or choose a name in a folder that you may write to"
-        if missing:
-            do = f"make it first: mkdir -p {shlex.quote(str(folder))}"
-        raise UserError(f"{path} cannot be written", found=found, do=do) from error
-
-
 def _read(path: Path) -> bytes:
     try:
         if path.exists() and not path.is_file():  # a pipe would be waited for
@@ -119,7 +95,7 @@ def _read(path: Path) -> bytes:
         raise UserError(
             f"{path} cannot be read",
             expected="a voice: one readable file",
-            found=_reason(error),
+            found=reason_of(error),
             do="check the path and its permissions",
         ) from error
     if size > LARGEST_FILE:
@@ -137,6 +113,8 @@ def _parse(path: Path, data: bytes) -> tuple[list[tuple[str, Any]], dict[str, st
     import safetensors
 
     try:
+        if int.from_bytes(data[:8], "little") > _LARGEST_HEADER:
+            raise ValueError(f"its header has more than {_LARGEST_HEADER} bytes")
         # It checks that the tensors' bytes are where the header says, and that metadata is text.
         tensors = safetensors.deserialize(data)
         length = int.from_bytes(data[:8], "little")
@@ -145,7 +123,7 @@ def _parse(path: Path, data: bytes) -> tuple[list[tuple[str, Any]], dict[str, st
         raise UserError(
             f"{path} is not a voice, or it is damaged",
             expected="a safetensors file",
-            found=shortened(error),
+            found=shown(error, 200, str),
             do=MAKE_AGAIN,
         ) from error
     metadata = header.get(_METADATA) or {}
@@ -153,7 +131,7 @@ def _parse(path: Path, data: bytes) -> tuple[list[tuple[str, Any]], dict[str, st
         raise UserError(
             f"{path} is a safetensors file and not a voice",
             expected=f"format {_FORMAT} in its metadata",
-            found=shortened(repr(metadata["format"])) if "format" in metadata else "no format",
+            found=shown(metadata["format"], 200) if "format" in metadata else "no format",
             do="give a file that ming-trt voices export wrote, or make a voice from a recording: "
             "ming-trt voices add NAME REF.wav",
         )
@@ -161,7 +139,7 @@ def _parse(path: Path, data: bytes) -> tuple[list[tuple[str, Any]], dict[str, st
         raise UserError(
             f"{path} has another format version",
             expected=f"format version {_VERSION}",
-            found=f"format version {shortened(metadata.get('format_version'))}",
+            found=f"format version {shown(metadata.get('format_version'), 200, str)}",
             do="update ming-trt, or make the voice again from its recording: "
             "ming-trt voices add NAME REF.wav",
         )
@@ -183,7 +161,7 @@ def _values(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
         raise _damaged(
             path,
             "the metadata " + ", ".join(_NEEDED) + " and perhaps transcript, and no other",
-            f"no {', '.join(missing)}" if missing else f"also {shortened(sorted(unknown))}",
+            f"no {', '.join(missing)}" if missing else f"also {shown(sorted(unknown), 200)}",
         )
     values: dict[str, Any] = {name: metadata[name] for name in ("family", "checkpoint")}
     for name in ("sample_rate", "patch", "samples"):
@@ -204,7 +182,7 @@ def _arrays(path: Path, tensors: list[tuple[str, Any]]) -> dict[str, NDArray[np.
             raise _damaged(
                 path,
                 f"only the tensors {', '.join(TENSORS)}, of dtype F32",
-                f"{shortened(repr(name))} of dtype {tensor['dtype']}",
+                f"{shown(name, 200)} of dtype {tensor['dtype']}",
             )
         numbers = np.frombuffer(tensor["data"], "<f4").astype(np.float32)
         arrays[name] = numbers.reshape(tensor["shape"]) if numbers.size else numbers
@@ -213,12 +191,3 @@ def _arrays(path: Path, tensors: list[tuple[str, Any]]) -> dict[str, NDArray[np.
 
 def _damaged(path: Path, expected: str, found: str) -> UserError:
     return UserError(f"{path} is a damaged voice", expected=expected, found=found, do=MAKE_AGAIN)
-
-
-def _reason(error: Exception) -> str:
-    return (isinstance(error, OSError) and error.strerror) or str(error)
-
-
-def shortened(value: object) -> str:
-    text = str(value)
-    return text if len(text) <= 200 else text[:200] + "..."

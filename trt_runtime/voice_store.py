@@ -18,7 +18,7 @@ from pathlib import Path
 from trt_runtime.errors import UserError
 from trt_runtime.printable import printable
 from trt_runtime.voice import Voice
-from trt_runtime.voice_file import written_beside
+from trt_runtime.whole_file import written_beside
 
 log = logging.getLogger(__name__)
 
@@ -197,13 +197,15 @@ class VoiceStore:
         found = f"no voice in {self.folder}"
         if names:
             found = ", ".join(names[:10]) + (" and more" if len(names) > 10 else "")
-        meant = f"did you mean {by_folded[near[0]]}? Otherwise " if near else ""
+        other = f"did you mean {by_folded[near[0]]}? Otherwise " if near else ""
+        if names:
+            other += "choose one of these, or "
         add = self._command("add", name, "REF.wav")
         return UserError(
             f"There is no voice {name}",
             expected=f"a voice in {self.folder}" if names else "",
             found=found,
-            do=f'{meant}add it: {add} --text "WORDS OF THE RECORDING"',
+            do=f'{other}make it from a recording: {add} --text "WORDS OF THE RECORDING"',
         )
 
     def _taken(self, name: str) -> UserError:

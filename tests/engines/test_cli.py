@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import time
@@ -78,6 +79,17 @@ def test_sizes_are_whole_numbers(value: str, capsys: pytest.CaptureFixture[str])
         main(["a", "--out", "b", "--prefill-chunks", value])
     assert stopped.value.code == 2
     assert "--prefill-chunks" in capsys.readouterr().err
+
+
+def test_a_request_to_end_is_said_and_has_its_status(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def build(*arguments: object, **options: object):
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr("engines.build.build_engines", build)
+    assert main(["a", "--out", "b"]) == 128 + signal.SIGTERM
+    assert capsys.readouterr().err == "build-engines: interrupted; nothing was written\n"
 
 
 def test_export_options_reach_the_builder(monkeypatch: pytest.MonkeyPatch):

@@ -125,3 +125,60 @@ def test_a_huge_file_is_refused_before_it_is_read(folder: Path) -> None:
         file.truncate(1 << 30)
     with pytest.raises(UserError, match="1073741824 bytes"):
         read_speaker_encoder(folder)
+
+
+def _loop_without_end(model: onnx.ModelProto) -> None:
+    """The graph's input goes round and round before it is used."""
+    value = helper.make_tensor_value_info("kept", TensorProto.FLOAT, None)
+    flag = helper.make_tensor_value_info("go", TensorProto.BOOL, [])
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["go"], ["on"]),
+            helper.make_node("Identity", ["kept"], ["again"]),
+        ],
+        "body",
+        [helper.make_tensor_value_info("turn", TensorProto.INT64, []), flag, value],
+        [
+            helper.make_tensor_value_info("on", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("again", TensorProto.FLOAT, None),
+        ],
+    )
+    model.graph.node.insert(
+        0, helper.make_node("Loop", ["", "yes", "input"], ["turned"], body=body)
+    )
+    model.graph.node.insert(
+        0,
+        helper.make_node(
+            "Constant", [], ["yes"], value=helper.make_tensor("", TensorProto.BOOL, [], [True])
+        ),
+    )
+    model.graph.node[2].input[0] = "turned"
+
+
+def _random(model: onnx.ModelProto) -> None:
+    model.graph.node.append(helper.make_node("RandomNormalLike", ["pooled"], ["noise"]))
+
+
+def _loop_inside_a_branch(model: onnx.ModelProto) -> None:
+    _loop_without_end(model)
+    branch = helper.make_graph([model.graph.node[1]], "branch", [], [])
+    del model.graph.node[1]
+    model.graph.node.append(
+        helper.make_node("If", ["yes"], ["never"], then_branch=branch, else_branch=branch)
+    )
+
+
+@pytest.mark.parametrize(
+    ("edit", "found"),
+    [
+        (_loop_without_end, "operators Loop"),
+        (_loop_inside_a_branch, "operators Loop"),
+        (_random, "operators RandomNormalLike"),
+    ],
+)
+def test_operators_that_run_without_end_or_draw(
+    folder: Path, edit: Callable[[onnx.ModelProto], object], found: str
+) -> None:
+    change(folder, edit)
+    with pytest.raises(UserError, match=rf"is no speaker encoder(?s:.*){found}"):
+        read_speaker_encoder(folder)

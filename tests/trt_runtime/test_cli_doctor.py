@@ -24,7 +24,7 @@ def test_doctor_tells_what_is_here(capsys):
     assert main.main(["doctor"]) == 0
     output = capsys.readouterr().out
     for line in (
-        r"python +3\.", r"numpy +\d", r"tokenizers +\d", r"soundfile +\d",
+        r"python +3\.", r"numpy +\d", r"tokenizers +\d", r"soundfile +\d", r"sentencex +\d",
         r"onnxruntime +\d\S+ \(from onnxruntime", r"providers .*CPUExecutionProvider",
         r"architecture +\w", r"logical_cores +\d", r"cpu +installed", r"tensorrt-rtx +",
         r"nothing is wrong",

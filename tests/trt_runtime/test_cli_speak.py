@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import io
 import os
 import re
@@ -40,14 +39,7 @@ class FakeSynthesizer:
 
     def __init__(self, steps=3, failure=None):
         self.steps, self.failure = steps, failure
-        self.loaded = self.asked = None
-        self.closed = False
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exception):
-        self.closed = True
+        self.asked = None
 
     def audio(self, step):
         return np.linspace(-1.5, 1.5, 1000, dtype=np.float32) / (step + 1)
@@ -83,19 +75,8 @@ class FakeSynthesizer:
 
 
 @pytest.fixture
-def fake(monkeypatch):
-    """A synthesizer in place of the real one, made by the real `load`'s signature."""
-    from trt_runtime import synthesizer
-
-    made = FakeSynthesizer()
-    signature = inspect.signature(synthesizer.load)
-
-    def load(*arguments, **options):
-        made.loaded = signature.bind(*arguments, **options).arguments
-        return made
-
-    monkeypatch.setattr(synthesizer, "load", load)
-    return made
+def fake(in_place_of_load):
+    return in_place_of_load(FakeSynthesizer())
 
 
 def whole(fake):
@@ -194,6 +175,28 @@ def test_text_comes_from_standard_input(fake, tmp_path, monkeypatch):
     assert fake.asked[0] == "Zwei\nZeilen, schön."
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="streams of another kind")
+@pytest.mark.parametrize("written", [b"", b"Half of"])
+def test_standard_input_that_does_not_wait_is_refused(written, fake, tmp_path, capsys, monkeypatch):
+    """Neither a TypeError nor the half of a text."""
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    os.write(writing, written)
+    with open(reading) as stdin, open(writing, "wb"):  # noqa: PTH123
+        monkeypatch.setattr(sys, "stdin", stdin)
+        assert main.main(["speak", "-", "-o", str(tmp_path / "a.wav")]) == 2
+    assert "Standard input has not ended" in capsys.readouterr().err
+    assert fake.loaded is None
+
+
+def test_standard_input_that_cannot_be_read_is_refused(tmp_path):
+    program = ENDLESS.replace("'speak', 'a'", "'speak', '-'")
+    path = shlex.quote(str(tmp_path / "in"))
+    result = redirected(program, "-o a.wav", f"0>{path}", stderr=subprocess.PIPE, text=True)
+    assert result.returncode == 2
+    assert "Standard input cannot be read" in result.stderr
+
+
 def test_standard_input_that_is_no_text_is_refused(fake, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"ab\xff")))
     assert main.main(["speak", "-", "-o", str(tmp_path / "a.wav")]) == 2
@@ -209,7 +212,7 @@ def test_standard_input_that_is_no_text_is_refused(fake, tmp_path, capsys, monke
         (["a", "-o", "none/a.wav"], "no folder"),
         (["a", "-o", "a.wav", "--seed", "-1"], "seed"),
         (["a", "-o", "a.wav", "--guidance", "nan"], "guidance"),
-        (["a", "-o", "a.wav", "--max-steps", "0"], "max_steps"),
+        (["a", "-o", "a.wav", "--max-steps", "0"], "--max-steps cannot be used"),
         (["a", "-o", "a.wav", "--pcm", "f32"], "--pcm is for -o -"),
         (["a", "-o", "a.wav", "--chunk-patches", "2"], "--chunk-patches is for --stream"),
     ],
@@ -257,19 +260,24 @@ def test_a_failure_on_the_way_leaves_the_old_file(
 
 #: `ming-trt speak a` in a process of its own, with a synthesizer that speaks for minutes.
 ENDLESS = (
-    "import sys\n"
+    "import contextlib, signal, sys\n"
+    "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"  # ignored under nohup
     "from tests.trt_runtime.test_cli_speak import FakeSynthesizer\n"
     "from trt_runtime import synthesizer\n"
     "from trt_runtime.cli.main import main\n"
-    "synthesizer.load = lambda *a, **b: FakeSynthesizer(steps=10**9)\n"
+    "synthesizer.load = lambda *a, **b: contextlib.nullcontext(FakeSynthesizer(10**9))\n"
     "sys.exit(main(['speak', 'a', *sys.argv[1:]]))\n"
 )
+
+
+#: What could not be written is tried once more at the interpreter's end.
+BUFFERED = os.environ | {"PYTHONUNBUFFERED": ""}
 
 
 def start(*arguments, stdout=subprocess.PIPE):
     return subprocess.Popen(
         [sys.executable, "-c", ENDLESS, *map(str, arguments)],
-        stdout=stdout, stderr=subprocess.PIPE, cwd=ROOT,
+        stdout=stdout, stderr=subprocess.PIPE, cwd=ROOT, env=BUFFERED,
     )  # fmt: skip
 
 
@@ -291,7 +299,7 @@ def test_a_full_disk_behind_standard_output_is_explained(arguments):
     with Path("/dev/full").open("wb") as full:
         result = subprocess.run(
             [sys.executable, "-c", program, *arguments],
-            stdout=full, stderr=subprocess.PIPE, check=False, cwd=ROOT,
+            stdout=full, stderr=subprocess.PIPE, check=False, cwd=ROOT, env=BUFFERED,
         )  # fmt: skip
     assert result.returncode == 2
     error = result.stderr.decode()
@@ -302,18 +310,105 @@ def test_a_full_disk_behind_standard_output_is_explained(arguments):
     assert "Exception ignored" not in error
 
 
-def test_without_standard_output():
-    program = f"exec {shlex.quote(sys.executable)} -c {shlex.quote(ENDLESS)} -o - >&-"
-    result = subprocess.run(
-        ["sh", "-c", program], stderr=subprocess.PIPE, text=True, check=False, cwd=ROOT
+def redirected(program, arguments, streams, **options):
+    """Runs a program of Python with streams as a shell makes them: `>&-`, `0>FILE`."""
+    command = f"exec {shlex.quote(sys.executable)} -c {shlex.quote(program)} {arguments} {streams}"
+    return subprocess.run(
+        ["sh", "-c", command], check=False, cwd=ROOT, timeout=60, env=BUFFERED, **options
     )
+
+
+def test_without_standard_output():
+    result = redirected(ENDLESS, "-o -", ">&-", stderr=subprocess.PIPE, text=True)
     assert result.returncode == 2
     assert "There is no standard output" in result.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+#: The same with three steps, during which a library in C says something, too.
+SHORT = ENDLESS.replace("10**9", "3").replace(
+    "sys.exit(",
+    "import os\nFakeSynthesizer.fail = lambda *a: os.write(2, b'noise')\nsys.exit(",
+)
+
+
+@pytest.mark.parametrize(
+    "streams",
+    ["2>&-", pytest.param("2>/dev/full", marks=pytest.mark.skipif(
+        not Path("/dev/full").exists(), reason="needs a device that is always full"))],
+)  # fmt: skip
+@pytest.mark.parametrize("stream", ["", "--stream"])
+def test_without_standard_error(stream, streams, tmp_path):
+    """Nothing is told, the audio is what it is otherwise, and so is the exit status."""
+    program = SHORT if streams == "2>&-" else ENDLESS.replace("10**9", "3")
+    path = tmp_path / "a.wav"
+    assert redirected(program, f"-o {shlex.quote(str(path))} {stream}", streams).returncode == 0
+    audio = soundfile.read(path, dtype="float32")[0]
+    expected = np.clip(whole(FakeSynthesizer()), -1, 1)
+    assert np.abs(audio - expected).max() <= 1 / 32768
+    assert names(tmp_path) == ["a.wav"]
+    piped = redirected(program, f"-o - --pcm f32 {stream}", streams, stdout=subprocess.PIPE)
+    assert piped.returncode == 0
+    assert np.array_equal(np.frombuffer(piped.stdout, "<f4"), whole(FakeSynthesizer()))
+
+
+def test_an_error_without_standard_error_has_its_status():
+    assert redirected(ENDLESS, "-o a.xyz", "2>&-").returncode == 2
+    if Path("/dev/full").exists():
+        assert redirected(ENDLESS, "-o a.xyz", "2>/dev/full").returncode == 2
+
+
+@pytest.mark.parametrize("stream", [[], ["--stream"]])
+def test_sentences_that_find_no_room_leave_the_old_audio(
+    stream, fake, tmp_path, capsys, monkeypatch
+):
+    audio, sentences = tmp_path / "a.wav", tmp_path / "a.json"
+    audio.write_bytes(b"old")
+    sentences.write_bytes(b"old")
+    opened = Path.open
+
+    class Full(io.BytesIO):
+        def write(self, data):
+            if data and fake.loaded is not None:
+                raise OSError(28, "No space left on device")
+            return len(data)
+
+    def open_full(path, mode="r", **options):
+        return Full() if mode == "xb" else opened(path, mode, **options)
+
+    monkeypatch.setattr(Path, "open", open_full)
+    arguments = ["-o", str(audio), "--sentences", str(sentences), *stream]
+    assert main.main(["speak", "a", *arguments]) == 2
+    assert f"{sentences} cannot be written" in capsys.readouterr().err
+    assert names(tmp_path) == ["a.json", "a.wav"]
+    assert audio.read_bytes() == sentences.read_bytes() == b"old"
+
+
+def test_a_request_to_end_while_files_appear_leaves_both(fake, tmp_path, monkeypatch):
+    audio, sentences = tmp_path / "a.wav", tmp_path / "a.json"
+    monkeypatch.setattr(os, "fsync", lambda descriptor: signal.raise_signal(signal.SIGTERM))
+    arguments = ["-o", str(audio), "--sentences", str(sentences)]
+    assert main.main(["speak", "a", *arguments]) == 128 + signal.SIGTERM
+    assert names(tmp_path) == ["a.json", "a.wav"]
+
+
+def test_audio_that_finds_no_room_leaves_the_old_sentences(fake, tmp_path, capsys, monkeypatch):
+    audio, sentences = tmp_path / "a.wav", tmp_path / "a.json"
+    sentences.write_bytes(b"old")
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    arguments = ["-o", str(audio), "--sentences", str(sentences)]
+    assert main.main(["speak", "a", *arguments]) == 2
+    assert f"{audio} cannot be written" in capsys.readouterr().err
+    assert names(tmp_path) == ["a.json"]
+    assert sentences.read_bytes() == b"old"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_request_to_end_leaves_the_old_file(number, tmp_path):
-    """Ctrl-C, and SIGTERM as `kill` and service managers send it; mostly while it is encoding."""
+    """Ctrl-C, SIGTERM of `kill`, SIGHUP of a closed terminal; mostly while it is encoding."""
     path = tmp_path / "speech.wav"
     path.write_bytes(b"old")
     process = start("-o", path, "--stream", stdout=subprocess.DEVNULL)
@@ -323,7 +418,7 @@ def test_a_request_to_end_leaves_the_old_file(number, tmp_path):
     assert len(names(tmp_path)) == 2
     process.send_signal(number)
     assert process.communicate(timeout=60)[1].decode().splitlines() == ["ming-trt: interrupted"]
-    assert process.returncode == 130
+    assert process.returncode == 128 + number
     assert names(tmp_path) == ["speech.wav"]
     assert path.read_bytes() == b"old"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import os
 import pickle
 import re
 import sys
@@ -19,8 +20,8 @@ from trt_runtime.cli import inputs, main, speak, speak_options
 from trt_runtime.dialogue import Dialogue
 from trt_runtime.errors import UserError
 from trt_runtime.instruction import Background, Instruction
-from trt_runtime.prompt import LONGEST_TEXT
 from trt_runtime.request import Request
+from trt_runtime.spoken_text import LONGEST_TEXT
 from trt_runtime.uses import MUSIC, SOUND_EVENT, SPEECH
 from trt_runtime.voice import Voice
 from trt_runtime.voice_store import VoiceStore
@@ -143,7 +144,7 @@ def test_numbers_and_guards():
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("never", ["0", "none", "None"])
+@pytest.mark.parametrize("never", ["none", "None"])
 def test_a_text_need_not_be_split(never):
     assert asked("a", "--split-limit", never)[1] == {"split_limit": None}
 
@@ -159,6 +160,33 @@ def test_manner_and_background_make_an_instruction():
     expected = Background(environment="Tap water running", snr=10)
     assert options == {"instruction": Instruction(**manner, background=expected)}
     assert expected.snr == 10.0
+
+
+def test_backgrounds_are_one_an_option_or_several():
+    expected = Instruction(background=Background(environment="Rainfall", snr=10))
+    pairs = ["environment=Rainfall", "snr=10"]
+    for given in (["--background", *pairs], ["--background", pairs[0], "--background", pairs[1]]):
+        for arguments in (["a", *given], [*given, "--seed", 0, "a"], [*given, "a"]):
+            content, options = asked(*arguments)
+            assert content == "a"
+            assert options["instruction"] == expected
+
+
+@pytest.mark.parametrize(
+    ("option", "found"),
+    [
+        ("--style", lambda _, options: options["instruction"].style),
+        ("--prompt", lambda _, options: options["prompt"]),
+        ("--instruction", lambda _, options: options["instruction"]),
+        ("--sound-event", lambda content, _: content.description),
+    ],
+)
+def test_texts_come_from_files_wherever_an_option_takes_one(option, found, tmp_path):
+    path = tmp_path / "words.txt"
+    path.write_text("warm and low\n", encoding="utf-8")
+    text = [] if option == "--sound-event" else ["a"]
+    assert found(*asked(*text, option, f"@{path}")) == "warm and low"
+    assert found(*asked(*text, option, "bright")) == "bright"
 
 
 def test_the_help_names_values_that_can_be_given():
@@ -236,6 +264,14 @@ def test_a_file_that_is_no_speaker_embedding_is_refused(data, found, tmp_path):
     assert "is no speaker embedding" in caught.value.what
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_of_speaker_embeddings_is_not_waited_for(tmp_path):
+    path = tmp_path / "speaker.npy"
+    os.mkfifo(path)
+    with pytest.raises(UserError, match="a device or a pipe"):
+        asked("a", "--speaker-embedding", path)
+
+
 def test_help_gives_the_defaults_of_every_use():
     parser = argparse.ArgumentParser()
     speak.command.add_arguments(parser)
@@ -259,12 +295,6 @@ def test_help_gives_the_defaults_of_every_use():
             if getattr(use, option) != usual
         ]
         assert told("--" + option.replace("_", "-")) == ", ".join([str(usual), *others]), option
-
-
-def test_help_can_be_shown_in_any_encoding():
-    parser = argparse.ArgumentParser()
-    speak.command.add_arguments(parser)
-    assert parser.format_help().isascii()
 
 
 @pytest.fixture
@@ -302,11 +332,25 @@ def refused(monkeypatch, tmp_path, capsys):
         (["--music", *MUSIC_WORDS[:4], "duration=-1"], "duration cannot be used"),
         (["--music", *MUSIC_WORDS, "--voice", "anna"], "made from its description alone"),
         (["--music", *MUSIC_WORDS, "--emotion", "happy"], "made from its description alone"),
-        (["--sound-event", " "], "description is blank"),
+        (["--music", *MUSIC_WORDS, "--no-latents"], "and there is --no-latents"),
+        (
+            ["--sound-event", "a", "--emotion", "happy", "--background", "snr=1"],
+            "A sound event is made from .* alone, and there is --emotion, --background",
+        ),
+        (["--sound-event", "a", "--instruction", "b"], "and there is --instruction"),
+        (["--sound-event", " "], "--sound-event is blank"),
         (["--sound-event", "a", "--normalize"], "--normalize is for words"),
         (["--sound-event", "a", "--split-limit", "50"], "--split-limit is for a text"),
-        (["a", "--split-limit", "5"], "split_limit cannot be used"),
-        (["a", "--retries", "-1"], "retries cannot be used"),
+        (["a", "--split-limit", "5"], "--split-limit cannot be used"),
+        (["a", "--split-limit", "0"], "Expected: none, or a number of 20 or more"),
+        (["a", "--retries", "-1"], "--retries cannot be used"),
+        (["a", "--reference", "anna=REF"], "is for a speaker of a --script"),
+        (["a", "--voice", "anna=REF"], "give --script FILE, or --voice REF"),
+        (["a", "--reference", "anna=none.wav"], "anna=none.wav cannot be opened"),
+        (["a", "--no-latents"], "--no-latents is for a recording or a stored voice"),
+        (["a", "--speaker-embedding", "zerro"], "auto, zero, none, or a .npy file"),
+        (["a", "--speaker-embedding", "None"], "What to do: give none"),
+        (["--background", "snr=1", "environment=Rainfall"], "nothing to speak"),
         (["a", "--reference-text", "b"], "words of a recording, and there is none"),
         (["a", "--voice", "anna"], "There is no voice anna"),
         (["a", "--voice", "a", "--voice", "b"], "--voice is given more than once"),
@@ -335,6 +379,7 @@ def refused(monkeypatch, tmp_path, capsys):
 )
 def test_what_cannot_be_asked_for_is_refused(arguments, message, refused, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "REF").touch()
     error = refused(*arguments)
     assert re.search(message, error), error
     assert "What to do: " in error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from pathlib import Path
@@ -14,6 +15,16 @@ from trt_runtime.errors import UserError
 from trt_runtime.speech import FinishReason, Progress, SpokenSentence
 
 ENGINES = Path("/engines")
+
+
+class Full(io.StringIO):
+    """A terminal that takes nothing more."""
+
+    def isatty(self):
+        return True
+
+    def write(self, text):
+        raise OSError(28, "No space left on device")
 
 
 def a_summary(*sentences, warnings=(), reason="stop"):
@@ -90,11 +101,17 @@ def test_progress_says_where_it_is(progress, text, capsys, monkeypatch):
     assert capsys.readouterr().err == f"\r{text}\r{' ' * len(text)}\r"
 
 
+def write_sentences(path, summary):
+    with speak_report.SentencesFile(str(path)) as file:
+        file.write(summary)
+        file.appear()
+
+
 def test_sentences_are_written_as_json(tmp_path):
     path = tmp_path / "a.json"
     path.write_text("old", encoding="utf-8")
     retried = a_sentence(1500, 250, FinishReason.RUNAWAY, attempts=2, warnings=("long",))
-    speak_report.write_sentences(str(path), a_summary(a_sentence(), retried))
+    write_sentences(path, a_summary(a_sentence(), retried))
     text = path.read_text(encoding="utf-8")
     assert "Schön." in text
     found = json.loads(text)
@@ -112,7 +129,7 @@ def test_a_link_keeps_naming_the_file_of_sentences(tmp_path):
     file, link = tmp_path / "file.json", tmp_path / "link.json"
     file.write_text("old", encoding="utf-8")
     link.symlink_to(file)
-    speak_report.write_sentences(str(link), a_summary(a_sentence()))
+    write_sentences(link, a_summary(a_sentence()))
     assert link.is_symlink()
     assert json.loads(file.read_text(encoding="utf-8"))["sentences"]
 
@@ -134,6 +151,23 @@ def test_a_place_that_sentences_cannot_have_is_refused_early(name, message, tmp_
     assert list(tmp_path.iterdir()) == []
 
 
+def test_sentences_do_not_appear_where_something_else_fails(tmp_path):
+    """And what fails is told as it is, not as an error of this file."""
+    path = tmp_path / "a.json"
+    path.write_text("old", encoding="utf-8")
+
+    def fail(file):
+        file.write(a_summary(a_sentence()))
+        assert len(list(tmp_path.iterdir())) == 2
+        raise UserError("The audio cannot be written", do="free some space")
+
+    message = "^The audio"
+    with pytest.raises(UserError, match=message), speak_report.SentencesFile(str(path)) as file:
+        fail(file)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.json"]
+    assert path.read_text(encoding="utf-8") == "old"
+
+
 def test_sentences_that_cannot_be_written_leave_the_old_ones(tmp_path, monkeypatch):
     path = tmp_path / "a.json"
     path.write_text("old", encoding="utf-8")
@@ -143,9 +177,18 @@ def test_sentences_that_cannot_be_written_leave_the_old_ones(tmp_path, monkeypat
 
     monkeypatch.setattr(Path, "replace", full)
     with pytest.raises(UserError, match="No space left"):
-        speak_report.write_sentences(str(path), a_summary(a_sentence()))
+        write_sentences(path, a_summary(a_sentence()))
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.json"]
     assert path.read_text(encoding="utf-8") == "old"
+
+
+@pytest.mark.parametrize("stderr", [None, Full()])
+def test_progress_is_shown_nowhere_without_standard_error(stderr, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", stderr)
+    line = speak_report.ProgressLine(silent=False)
+    line.show(Progress(12, 200, 0.1, 5.4))
+    line.clear()
+    speak_report.report(a_summary(a_sentence()), where="a.wav", engines=ENGINES, quiet=False)
 
 
 @pytest.mark.parametrize("stream", [[], ["--stream"]])

@@ -13,7 +13,7 @@ import soundfile
 
 from tests.conftest import Folders
 from tests.goldens import assert_close
-from tests.trt_runtime.test_cloning import A, B, assert_alike, count, differ, speak
+from tests.trt_runtime.clones import A, B, assert_alike, count, differ, speak
 from trt_runtime import Dialogue, Music, Turn, Voice, VoiceStore, load, read_script
 from trt_runtime.errors import UserError
 from trt_runtime.speech import Speech

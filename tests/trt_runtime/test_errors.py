@@ -18,6 +18,13 @@ def test_a_message_says_all_four(kind: type[ExplainedError]) -> None:
     assert isinstance(error, MingError)
 
 
+def test_a_part_that_ends_a_sentence_gets_no_second_full_stop() -> None:
+    error = UserError("Wrong", expected="anna: Hello.", found="duration=...", do="see above.")
+    assert str(error) == (
+        "Wrong.\n  Expected: anna: Hello.\n  Found: duration=...\n  What to do: see above."
+    )
+
+
 def test_what_there_is_nothing_to_say_of_is_left_out() -> None:
     assert str(UserError("It is wrong", do="c")) == "It is wrong.\n  What to do: c."
 

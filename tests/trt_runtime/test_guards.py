@@ -510,3 +510,9 @@ def test_recorded_noise_cannot_be_tried_again(speaker: Synthesizer) -> None:
     noise = RecordedNoise(np.zeros((3, g.patch, g.latent_dim), np.float32))
     with pytest.raises(UserError, match="retries and recorded noise"):
         speaker.synthesize(TEXT, noise=noise, retries=1)
+
+
+@pytest.mark.parametrize("answer", [False, np.False_])
+def test_any_false_cancels(speaker: Synthesizer, answer: Any) -> None:
+    speech = speaker.synthesize("Hello there.", on_progress=lambda progress: answer)
+    assert (speech.finish_reason, speech.steps) == ("cancelled", 1)

@@ -25,7 +25,7 @@ from trt_runtime.instruction_values import (
     RATES,
     VOICES,
 )
-from trt_runtime.prompt import LONGEST_TEXT
+from trt_runtime.spoken_text import LONGEST_TEXT
 
 HAPPY = (
     '{"audio_sequence": [{"序号": 1, "说话人": "speaker_1", "方言": null, "风格": null, '
@@ -403,3 +403,9 @@ def test_texts_are_those_of_the_reference(family, case):
 @needs_goldens
 def test_there_are_recorded_instructions():
     assert len(golden_cases()) >= 6
+
+
+@pytest.mark.parametrize("text", ['{"audio_sequence": NaN}', '{"audio_sequence": [-Infinity]}'])
+def test_numbers_that_json_lacks_are_refused(text):
+    with pytest.raises(UserError, match="JSON cannot hold"):
+        instruction_text(text)

@@ -1,21 +1,50 @@
-"""SIGTERM as an interruption, and interruptions that wait."""
+"""SIGTERM and SIGHUP as interruptions, and interruptions that wait."""
 
 from __future__ import annotations
 
 import os
 import signal
 import threading
+from collections.abc import Iterator
 
 import pytest
 
-from trt_runtime.interruption import interruptions_wait, termination_as_interruption
+from trt_runtime.interruption import (
+    Termination,
+    interruptions_wait,
+    termination_as_interruption,
+)
+
+TERMINATIONS = [signal.SIGTERM, signal.SIGHUP]
 
 
-def test_sigterm_interrupts_within_and_is_as_before_outside() -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(KeyboardInterrupt), termination_as_interruption():
-        os.kill(os.getpid(), signal.SIGTERM)
-    assert signal.getsignal(signal.SIGTERM) is before
+@pytest.fixture(autouse=True)
+def _not_ignored() -> Iterator[None]:
+    """As where tests run under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("number", TERMINATIONS)
+def test_terminations_interrupt_within_and_are_as_before_outside(number: int) -> None:
+    before = signal.getsignal(number)
+    with pytest.raises(KeyboardInterrupt) as caught, termination_as_interruption():
+        os.kill(os.getpid(), number)
+    assert isinstance(caught.value, Termination)
+    assert caught.value.number == number
+    assert signal.getsignal(number) is before
+
+
+@pytest.mark.parametrize("number", TERMINATIONS)
+def test_what_is_ignored_stays_ignored(number: int) -> None:
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        with termination_as_interruption():
+            os.kill(os.getpid(), number)
+        assert signal.getsignal(number) is signal.SIG_IGN
+    finally:
+        signal.signal(number, before)
 
 
 def test_other_threads_change_nothing() -> None:
@@ -32,7 +61,7 @@ def test_other_threads_change_nothing() -> None:
     assert seen == [before]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, *TERMINATIONS])
 def test_interruptions_wait_for_the_end(number: int) -> None:
     before = signal.getsignal(signal.SIGINT)
     done = []

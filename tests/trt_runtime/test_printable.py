@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from trt_runtime.printable import printable
+from trt_runtime.printable import printable, shown
 
 
 @pytest.mark.parametrize(
@@ -20,3 +20,19 @@ from trt_runtime.printable import printable
 def test_what_a_terminal_would_obey_is_escaped(text: str, shown: str) -> None:
     assert printable(text) == shown
     assert printable(shown) == shown
+
+
+class Untold:
+    def __repr__(self):
+        raise RuntimeError("nobody shall know")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [10**5000, Untold(), [Untold()], "\x1b[31m" * 100, "a" * 500],
+    ids=["long", "untold", "list", "escapes", "letters"],
+)
+def test_any_value_is_shown_in_a_line(value):
+    text = shown(value)
+    assert text.isprintable()
+    assert 0 < len(text) <= 80

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.goldens import FULL, OMNI_TTS, load_json, load_npz, needs_goldens
-from trt_runtime.errors import FolderError, UserError
+from trt_runtime.errors import FolderError
 from trt_runtime.prompt import (
     GRAMMARS,
     MUSIC_KEYS,
@@ -14,7 +14,6 @@ from trt_runtime.prompt import (
     SOUND_EVENT_PROMPT,
     SPEECH_PROMPT,
     build_prompt,
-    check_text,
 )
 from trt_runtime.text_tokenizer import TextTokenizer
 
@@ -128,40 +127,6 @@ def test_a_tokenizer_of_another_family_is_refused(tmp_path):
     tokenizer = spelling_tokenizer(tmp_path, GRAMMARS["ming-omni-tts-moe"].control_tokens)
     with pytest.raises(FolderError, match=r"no token <\|im_start\|>"):
         build_prompt(tokenizer, GRAMMARS["ming-omni-tts-dense"], prompt="", text="a")
-
-
-@pytest.mark.parametrize(
-    "text", ["Hello.", "a\tb\nc", "今天。", "e\u0301", "😀", "\u200b", "?", "\xa0a"]
-)
-def test_text_that_can_be_spoken(text):
-    assert check_text(text) == text
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", r"blank[\s\S]*an empty text"),
-        (" \n\t\u3000", r"blank[\s\S]*4 characters of white space"),
-        ("a\x00b", r"control character[\s\S]*U\+0000 at index 1"),
-        ("a\r\n", r"control character[\s\S]*U\+000D at index 1"),
-        ("\x1b[31m", r"U\+001B at index 0"),
-        ("ab\x85", r"U\+0085 at index 2"),
-        ("a\x7f", r"U\+007F"),
-        ("a\ud800", r"surrogate pair[\s\S]*U\+D800 at index 1"),
-        (None, r"not text[\s\S]*NoneType"),
-        (b"abc", r"not text[\s\S]*bytes[\s\S]*decode"),
-        (1, r"not text"),
-    ],
-)
-def test_text_that_cannot_be_spoken(text, message):
-    with pytest.raises(UserError, match=message):
-        check_text(text)
-
-
-def test_a_blank_prompt_may_be_allowed():
-    assert check_text(" ", "prompt", may_be_blank=True) == " "
-    with pytest.raises(UserError, match=r"prompt holds a control character"):
-        check_text("\x00", "prompt", may_be_blank=True)
 
 
 def golden_cases():

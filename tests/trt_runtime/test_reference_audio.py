@@ -14,9 +14,9 @@ import pytest
 import soundfile
 
 from tests.goldens import OMNI_TTS
-from trt_runtime import reference_audio
+from trt_runtime import audio_source, reference_audio
 from trt_runtime.errors import UserError
-from trt_runtime.reference_audio import read_reference
+from trt_runtime.reference_audio import read_reference, read_references
 
 
 def voice(seconds: float = 4.0, rate: int = 16000) -> np.ndarray:
@@ -267,7 +267,7 @@ def test_many_channels_at_a_high_rate_are_read_piece_by_piece(tmp_path, monkeypa
     path = written(tmp_path / "v.wav", wave, 96000, subtype="FLOAT")
     monkeypatch.setattr(reference_audio, "LONGEST_SECONDS", 1)
     monkeypatch.setattr(reference_audio, "MOST_SAMPLES", 25000)
-    monkeypatch.setattr(reference_audio, "_BLOCK", 1000)
+    monkeypatch.setattr(audio_source, "BLOCK", 1000)
     recording, _ = read_reference(path)
     assert np.array_equal(recording.samples, wave[:, 0])
 
@@ -366,7 +366,7 @@ def test_a_pipe_that_nobody_writes_to_is_refused_at_once(tmp_path):
     os.mkfifo(path)
     code = (
         "import sys; from trt_runtime.errors import UserError; "
-        "from trt_runtime.reference_audio import read_reference\n"
+        "from trt_runtime.reference_audio import read_reference, read_references\n"
         "try: read_reference(sys.argv[1])\nexcept UserError as error: print(error)"
     )
     done = subprocess.run(
@@ -446,3 +446,17 @@ def test_an_mp3_beside_what_looks_like_its_resource_fork(tmp_path, monkeypatch, 
     monkeypatch.chdir(tmp_path)
     audio, _ = read_reference("a.mp3")
     assert len(audio.samples) >= 48_000
+
+
+def test_references_have_a_common_bound():
+    minute = (np.sin(np.arange(60 * 8000) / 5).astype(np.float32), 8000)
+    audios, _ = read_references([minute] * 5)
+    assert len(audios) == 5
+    with pytest.raises(UserError, match=r"too long together(?s:.*)6 of 9"):
+        read_references([minute] * 9)
+
+
+def test_a_mask_is_not_heard_through():
+    hidden = np.ma.masked_array(np.sin(np.arange(32_000) / 5), np.arange(32_000) % 2)
+    with pytest.raises(UserError, match="mask"):
+        read_reference((hidden, 16_000))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import inspect
 import math
 from fractions import Fraction
@@ -172,3 +173,31 @@ def test_the_functions_take_a_requests_options_with_its_defaults(function, own):
 
 def test_the_checked_keywords_are_a_requests_options():
     assert list(RequestOptions.__annotations__) == [field.name for field in OPTIONS]
+
+
+@pytest.mark.parametrize(
+    "name", ["guidance", "seed", "max_steps", "retries", "split_limit", "noise"]
+)
+def test_a_number_too_long_to_write_is_refused_like_any_other(name):
+    with pytest.raises(UserError, match="cannot be used"):
+        Request("a", **{name: 10**5000})
+
+
+class Word(str, enum.Enum):  # noqa: UP042 - whose str() is not its value
+    HELLO = "hello"
+
+
+def test_an_enumeration_is_spoken_by_its_value():
+    assert Request(Word.HELLO).text == "hello"
+    assert type(Request(Word.HELLO).text) is str
+
+
+def test_a_description_is_not_spelled_out():
+    with pytest.raises(UserError, match="nothing of it is spoken"):
+        Request(MUSIC, normalize=True)
+
+
+@pytest.mark.parametrize("embedding", ["zero", np.zeros(192, np.float32)])
+def test_music_has_no_speaker(embedding):
+    with pytest.raises(UserError, match="description alone"):
+        Request(MUSIC, speaker_embedding=embedding)

@@ -10,6 +10,7 @@ import onnx
 import pytest
 
 from tests.goldens import OMNI_TTS, assert_close, load_json, load_npz, needs_goldens, relative_error
+from trt_runtime import speaker_encoder
 from trt_runtime.errors import FolderError, NumericError, UserError
 from trt_runtime.reference_audio import ReferenceAudio, read_reference
 from trt_runtime.speaker_encoder import SpeakerEncoder, _accepts_any_length
@@ -200,4 +201,35 @@ def test_files_that_cannot_be_loaded_are_refused(tmp_path, kind):
     elif kind == "truncated":
         path.write_bytes(CAMPPLUS.read_bytes()[:5000])
     with pytest.raises(FolderError, match=r"campplus\.onnx[\s\S]*What to do"):
+        SpeakerEncoder(path)
+
+
+def test_a_graph_that_never_ends_is_ended(tmp_path, monkeypatch):
+    """Of an engine folder that a stranger made: the exporter would have refused it."""
+    yes = onnx.helper.make_tensor("", onnx.TensorProto.BOOL, [], [True])
+    value = onnx.helper.make_tensor_value_info
+    kinds = onnx.TensorProto
+    body = onnx.helper.make_graph(
+        [
+            onnx.helper.make_node("Identity", ["go"], ["on"]),
+            onnx.helper.make_node("Identity", ["kept"], ["again"]),
+        ],
+        "body",
+        [value("turn", kinds.INT64, []), value("go", kinds.BOOL, []), value("kept", 1, None)],
+        [value("on", kinds.BOOL, []), value("again", 1, None)],
+    )
+    nodes = [
+        onnx.helper.make_node("Constant", [], ["yes"], value=yes),
+        onnx.helper.make_node("Loop", ["", "yes", "input"], ["turned"], body=body),
+        onnx.helper.make_node("ReduceMean", ["turned"], ["output"], axes=[1], keepdims=0),
+    ]
+    graph = onnx.helper.make_graph(
+        nodes, "g", [value("input", 1, ["B", "T", 80])], [value("output", 1, ["B", 80])]
+    )
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 13)])
+    model.ir_version = 8
+    path = tmp_path / "speaker_encoder.onnx"
+    path.write_bytes(model.SerializeToString())
+    monkeypatch.setattr(speaker_encoder, "_LONGEST_RUN", 0.5)
+    with pytest.raises(FolderError, match="is not a speaker encoder"):
         SpeakerEncoder(path)

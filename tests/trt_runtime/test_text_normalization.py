@@ -82,6 +82,17 @@ def test_each_row_of_the_reference_is_equal_or_documented():
         ("５０％和１２３元", "百分之五十和一百二十三元"),
         ("你好,世界!真的?", "你好，世界！真的？"),
         ("联系a.b@x.com.cn或www.baidu.com。", "联系a点b艾特x点com点cn或www点baidu点com。"),
+        # Extensions are read digit by digit, money sent on is not.
+        ("转8012", "转八零幺二"),
+        ("拨010-12345678转8012", "拨零幺零幺二三四五六七八转八零幺二"),
+        ("请转8012分机", "请转八零幺二分机"),
+        ("分机号801，总机转302", "分机号八零幺，总机转三零二"),
+        ("我转800元，微信转500给他，转1000", "我转八百元，微信转五百给他，转一千"),
+        # Units side by side, and x between numbers.
+        ("用了3h 45m，2m 30s，高5ft 9in", "用了三小时 四十五分，两分 三十秒，高五英尺 九英寸"),
+        ("5 x 3 = 15", "五乘三等于十五"),
+        ("屏幕1920x1080，墙2m x 4m", "屏幕一千九百二十乘一千零八十，墙两米乘四米"),
+        ("100 × 2000，x=5，0x10", "一百乘两千，x等于五，零x十"),
     ],
 )  # fmt: skip
 def test_chinese(text, said):
@@ -105,6 +116,33 @@ def test_chinese(text, said):
         ("mail a.b@c.org.", "mail a dot b at c dot org."),
         ("https://x.io/a1!", "https colon slash slash x dot io slash a one!"),
         ("£1.5m and 5€", "one point five million pounds and five euros"),
+        # Units side by side.
+        ("3h 45m, 1 h 1 m late", "three hours forty five minutes, one hour one minute late"),
+        ("3h and 45m late", "three hours and forty five minutes late"),
+        ("at 1h1m1s or 2d 4h", "at one hour one minute one second or two days four hours"),
+        ("after 5m 30.5s", "after five minutes thirty point five seconds"),
+        ("run 100 m 10 s, 45 m", "run one hundred meters ten seconds, forty five meters"),
+        ("He is 5 ft 9 in tall", "He is five feet nine inches tall"),
+        ("He is 6ft2in.", "He is six feet two inches."),
+        ("He is 5 ft. 1 in. tall", "He is five feet one inch tall"),
+        ("5 ft in the air, 5 in 2020", "five feet in the air, five in twenty twenty"),
+        # Between numbers.
+        ("so 5 x 3 = 15", "so five times three equals fifteen"),
+        ("a 5×3 box, 6 ÷ 2", "a five times three box, six divided by two"),
+        ("2m x 4m, a 2x zoom", "two meters times four meters, a two times zoom"),
+        # Capitals.
+        ("July 1969, JULY 1969", "July nineteen sixty nine, JULY nineteen sixty nine"),
+        ("in Jan 1999, july 1999", "in January nineteen ninety nine, july nineteen ninety nine"),
+        ("He may leave in May 1999", "He may leave in May nineteen ninety nine"),
+        ("No. 5 is. No. 6 and No. 7", "Number five is. Number six and number seven"),
+        ("speaker_1: No. 5 is", "speaker_1: Number five is"),
+        # Codes and extensions.
+        ("Gate of BA2490.", "Gate of BA two four nine zero."),
+        ("Ext. 8012, extension 801", "Extension eight zero one two, extension eight zero one"),
+        ("an extension 100 meters long", "an extension one hundred meters long"),
+        # A fraction of zeros.
+        ("about 100.00, 2.0", "about one hundred point zero zero, two point oh"),
+        ("about 1.05, 1.005", "about one point oh five, one point oh oh five"),
     ],
 )  # fmt: skip
 def test_english(text, said):
@@ -168,7 +206,7 @@ def test_odd_text_comes_through(seed):
     "unit",
     ["今天是2024年5月6日，我有3个苹果和12.5元钱。", "He paid $3,000 for 5 kg. ", "1", "好", "abc ",
      "a@", "a.", "<a", "12:", "1-", "1,000,", "www.", "a1", "1.", "+1 ", "-", "1~",
-     "\n", "１", "=5"],
+     "\n", "１", "=5", "5x", "5 x ", "3h ", "3h 45m ", "5 ft ", "转8", "ext 8", "No. ", "5 in "],
 )  # fmt: skip
 def test_time_is_linear(unit):
     text = unit * (20_000 // len(unit))

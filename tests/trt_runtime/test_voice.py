@@ -6,6 +6,7 @@ import dataclasses
 import io
 import json
 import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -351,3 +352,25 @@ def test_a_full_disk(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "open", lambda self, mode: io.FileIO("/dev/full", "w"))
     with pytest.raises(UserError, match="No space left"):
         a_voice().save(tmp_path / "a")
+
+
+def test_a_pipe_or_folder_is_not_replaced(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for place in (tmp_path / "pipe", tmp_path):
+        with pytest.raises(UserError, match="cannot be written"):
+            a_voice().save(place)
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+    assert names(tmp_path) == ["pipe"]
+
+
+@pytest.mark.parametrize("path", ["a\0.safetensors", 5])
+def test_a_path_that_is_none(path):
+    with pytest.raises(UserError):
+        a_voice().save(path)
+
+
+def test_a_header_beyond_reason_is_not_parsed(tmp_path):
+    path = tmp_path / "a.safetensors"
+    path.write_bytes((9 << 20).to_bytes(8, "little") + b"{" + b" " * (9 << 20))
+    with pytest.raises(UserError, match="header has more than"):
+        Voice.load(path)

@@ -23,6 +23,7 @@ from trt_runtime.contract import FLOW_STEP, NEXT, ON_DEMAND, TAIL, TensorSpec
 from trt_runtime.errors import FolderError, UserError
 from trt_runtime.machine import describe_machine
 from trt_runtime.manifest import ENGINES, GraphEntry, Manifest, StoredTensor
+from trt_runtime.printable import shown
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +37,9 @@ def import_onnxruntime() -> Any:
     try:
         import onnxruntime
     except ImportError as error:
+        if isinstance(error.__context__, KeyboardInterrupt):
+            # Interrupted while it loaded: its own code takes that for a missing library.
+            raise error.__context__ from error
         raise UserError(
             "ONNX Runtime is not installed or cannot be loaded",
             expected="the package onnxruntime (CPU) or onnxruntime-gpu (CUDA), one of the two",
@@ -117,7 +121,7 @@ class CpuBackend:
             raise UserError(
                 "threads cannot be used",
                 expected=f"a whole number from 1 to {_MOST_THREADS}",
-                found=repr(threads),
+                found=shown(threads),
                 do="leave it out to use every core",
             )
         self._ort = import_onnxruntime()

@@ -9,6 +9,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -19,6 +21,22 @@ class Command:
     help: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], int]
+
+
+def add_engine_arguments(group: Any) -> None:
+    """--engines and --threads, which every command that loads engines takes."""
+    group.add_argument(
+        "--engines", metavar="DIR", help="engine folder or bundle (default: the one that ships)"
+    )
+    group.add_argument("--threads", type=at_least_one, metavar="N", help="(default: every core)")
+
+
+def add_voices_argument(group: Any) -> None:
+    """--voices, which every command that knows stored voices takes."""
+    group.add_argument(
+        "--voices", metavar="DIR", type=Path,
+        help="folder of the stored voices (default: $MING_TRT_VOICES, or one in your data folder)",
+    )  # fmt: skip
 
 
 def at_least_one(text: str) -> int:

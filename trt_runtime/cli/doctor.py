@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.util
-import json
 import platform
 from collections.abc import Iterator
 from importlib import metadata
@@ -35,7 +34,7 @@ TARGETS: dict[str, dict[str, str]] = {
 }
 #: Modules that everything here needs.
 RUNTIME = (
-    "kaldi_native_fbank", "numpy", "safetensors", "sentencex", "soundfile", "tokenizers",
+    "numpy", "safetensors", "sentencex", "soundfile", "tokenizers",
 )  # fmt: skip
 _INSTALL_CPU = "pip install 'ming-trt[cpu]'"
 
@@ -46,10 +45,11 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     found = examine()
-    lines = [json.dumps(found, indent=1)] if arguments.json else describe(found)
-    with standard_output.explained():
-        for line in lines:
-            print(line)
+    if arguments.json:
+        standard_output.print_json(found)
+    else:
+        for line in describe(found):
+            standard_output.print_line(line)
     return 1 if found["problems"] else 0
 
 
@@ -80,9 +80,9 @@ def _examine_packages(problems: list[dict[str, str]]) -> dict[str, str | None]:
     for name in RUNTIME:
         try:
             module = importlib.import_module(name)
-            # Compiled, it says no version; an empty remainder of it is no package either.
-            found = "there" if hasattr(module, "segment") else module.__version__
-            versions[name] = str(found)
+            # sentencex is compiled and says no version; an empty remainder of it is no package.
+            says_none = hasattr(module, "segment") and not hasattr(module, "__version__")
+            versions[name] = _installed_version(name) if says_none else str(module.__version__)
         except Exception as error:  # a broken package may raise anything
             versions[name] = None
             problems.append(
@@ -92,6 +92,14 @@ def _examine_packages(problems: list[dict[str, str]]) -> dict[str, str | None]:
                 }
             )
     return versions
+
+
+def _installed_version(distribution: str) -> str:
+    """Only to be shown: the module is there, whatever it was installed from."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return "there"
 
 
 def _examine_onnxruntime(problems: list[dict[str, str]]) -> dict[str, Any]:

@@ -37,7 +37,7 @@ def text_or_standard_input(text: str) -> str:
             found="a closed one",
             do="give the text itself, or start the command without <&-",
         )
-    return _decoded("Standard input", sys.stdin.buffer.read(_most_bytes() + 1))
+    return _decoded("Standard input", _standard_input_bytes(_most_bytes()))
 
 
 def file_text(path: str) -> str:
@@ -47,11 +47,16 @@ def file_text(path: str) -> str:
     return _decoded(path, _file_bytes(path, _most_bytes()))
 
 
+def named_file(value: str) -> str | None:
+    """The file that an option's value names with "@" before it; None where it is the value."""
+    return value.removeprefix(_FROM_FILE) if value.startswith(_FROM_FILE) else None
+
+
 def value_or_file(option: str, value: str) -> str:
     """An option's value, or what is in the file that it names with "@" before it."""
-    if not value.startswith(_FROM_FILE):
+    path = named_file(value)
+    if path is None:
         return value
-    path = value.removeprefix(_FROM_FILE)
     if not path:
         raise UserError(
             f"{option} names no file",
@@ -100,7 +105,7 @@ def speaker_embeddings(path: str) -> list[NDArray[np.float32]]:
             do="give auto, zero, none, or a file that numpy.save wrote",
         )
 
-    data = _file_bytes(path, _LARGEST_EMBEDDINGS)
+    data = _file_bytes(path, _LARGEST_EMBEDDINGS, plain=True)
     if len(data) > _LARGEST_EMBEDDINGS:
         raise refused("more")
     try:
@@ -125,22 +130,51 @@ def speaker_embeddings(path: str) -> list[NDArray[np.float32]]:
 
 def _most_bytes() -> int:
     """No more than any text may have, and a byte order mark."""
-    from trt_runtime.prompt import LONGEST_TEXT
+    from trt_runtime.spoken_text import LONGEST_TEXT
 
     return 4 * LONGEST_TEXT + 8
 
 
-def _file_bytes(path: str, most: int) -> bytes:
-    """At most one byte more than `most`."""
+def _file_bytes(path: str, most: int, *, plain: bool = False) -> bytes:
+    """At most one byte more than `most`; with `plain` not of a pipe, which may be waited for."""
     try:
+        if plain and Path(path).exists() and not Path(path).is_file():
+            raise OSError("a folder" if Path(path).is_dir() else "a device or a pipe")
         with Path(path).open("rb") as file:
             return file.read(most + 1)
     except (OSError, ValueError) as error:  # ValueError: a path with a null character
-        raise UserError(
-            f"{path} cannot be read",
-            found=(isinstance(error, OSError) and error.strerror) or str(error),
-            do="check the path, and who may read the file",
-        ) from error
+        raise _unreadable(path, error) from error
+
+
+def _standard_input_bytes(most: int) -> bytes:
+    """At most one byte more than `most`."""
+    data = b""
+    try:
+        while len(data) <= most:
+            part = sys.stdin.buffer.read(most + 1 - len(data))
+            if part is None:
+                # It has been set so; the text, or the rest of it, may still be on its way.
+                raise UserError(
+                    "Standard input has not ended, and does not wait",
+                    expected="a pipe, a file or a terminal that is waited for",
+                    found="a non-blocking one",
+                    do="put cat between: ... | cat | ming-trt ...",
+                )
+            data += part
+            # A terminal would have to be ended once more.
+            if not part or sys.stdin.isatty():
+                break
+    except OSError as error:
+        raise _unreadable("Standard input", error) from error
+    return data
+
+
+def _unreadable(name: str, error: Exception) -> UserError:
+    return UserError(
+        f"{name} cannot be read",
+        found=(isinstance(error, OSError) and error.strerror) or str(error),
+        do="check what it is, and who may read it",
+    )
 
 
 def _decoded(name: str, data: bytes) -> str:

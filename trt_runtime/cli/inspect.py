@@ -11,7 +11,6 @@ from typing import Any
 from trt_runtime.cli import Command, standard_output
 from trt_runtime.contract import TensorSpec
 from trt_runtime.manifest import BUNDLE, GraphEntry, Manifest, read_manifest
-from trt_runtime.printable import printable
 from trt_runtime.raw_tensors import DTYPE_BYTES
 
 _KINDS = {True: "bundle (runs on ONNX Runtime as it is)", False: "engine folder"}
@@ -24,12 +23,12 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     manifest = read_manifest(arguments.folder)
-    with standard_output.explained():
-        if arguments.json:
+    if arguments.json:
+        with standard_output.explained():
             print(manifest.to_json(), end="")
-        else:
-            for line in describe(arguments.folder, manifest):
-                print(printable(line))
+    else:
+        for line in describe(arguments.folder, manifest):
+            standard_output.print_line(line)
     return 0
 
 

@@ -10,17 +10,13 @@ from collections.abc import Sequence
 from importlib import metadata
 
 from trt_runtime import __version__
-from trt_runtime.cli import Command, standard_output
-from trt_runtime.errors import MingError, UserError
-from trt_runtime.interruption import termination_as_interruption
+from trt_runtime.cli import Command, standard_output, wording
+from trt_runtime.errors import UserError
+from trt_runtime.exit_status import exit_status
 
 GROUP = "ming_trt.commands"
 #: The runtime's own, also without an installation (from a clone).
 OWN = ("speak", "normalize", "voices", "inspect", "doctor")
-
-USER_ERROR = 2
-INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
-BROKEN_PIPE = 141  # 128 + SIGPIPE
 
 
 def find_commands() -> dict[str, Command]:
@@ -71,24 +67,19 @@ def build_parser(commands: dict[str, Command]) -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit status.
 
-    0: done. 1: `doctor` found something wrong. 2: bad input or an error that is explained. 130:
-    interrupted, by Ctrl-C or SIGTERM. 141: whoever read the output has gone.
+    0: done. 1: `doctor` found something wrong. Others as :func:`exit_status` says: 2 for bad input
+    or an error that is explained, 128 and a signal's number for what that ended.
     """
-    try:
-        with termination_as_interruption():
-            status = _run(arguments)
+
+    def run() -> int:
+        status = _run(arguments)
         # Here, where a reader that has gone can still be handled.
         standard_output.flush()
         return status
-    except MingError as error:
-        print(f"ming-trt: {error}", file=sys.stderr)
-        return USER_ERROR
-    except KeyboardInterrupt:
-        print("ming-trt: interrupted", file=sys.stderr)
-        return INTERRUPTED
-    except BrokenPipeError:
-        standard_output.discard()
-        return BROKEN_PIPE
+
+    return exit_status(
+        run, "ming-trt", interrupted="ming-trt: interrupted", in_words=wording.in_options
+    )
 
 
 def _run(arguments: Sequence[str] | None) -> int:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
-import unicodedata
 
-from trt_runtime.cli import Command, at_least_one, inputs, standard_output
+from trt_runtime.cli import Command, add_engine_arguments, at_least_one, inputs, standard_output
 from trt_runtime.errors import UserError
-from trt_runtime.printable import printable
 
 #: Options that only the model's own mode has, by argument.
 _OF_THE_MODEL = {"engines": "--engines", "max_tokens": "--max-tokens", "threads": "--threads"}
@@ -23,18 +20,15 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         help="let the model write it (the dense family), in place of a library",
     )  # fmt: skip
     model = parser.add_argument_group("with --model")
-    model.add_argument(
-        "--engines", metavar="DIR", help="engine folder or bundle (default: the one that ships)"
-    )
+    add_engine_arguments(model)
     model.add_argument(
         "--max-tokens", type=at_least_one, metavar="N",
         help="tokens within which it must end (default: 200)",
     )  # fmt: skip
-    model.add_argument("--threads", type=at_least_one, metavar="N", help="(default: every core)")
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from trt_runtime.prompt import check_text
+    from trt_runtime.spoken_text import check_text
 
     given = [label for name, label in _OF_THE_MODEL.items() if getattr(arguments, name) is not None]
     if given and not arguments.model:
@@ -43,8 +37,11 @@ def _run(arguments: argparse.Namespace) -> int:
             found="the library, which needs no engines",
             do="give --model too, or leave this out",
         )
+    standard_output.check_there()  # before gigabytes are loaded
     text = check_text(inputs.text_or_standard_input(arguments.text))
-    _print(_written_by_model(text, arguments) if arguments.model else _spelled(text))
+    standard_output.print_text(
+        _written_by_model(text, arguments) if arguments.model else _spelled(text)
+    )
     return 0
 
 
@@ -60,19 +57,6 @@ def _written_by_model(text: str, arguments: argparse.Namespace) -> str:
     limit = {} if arguments.max_tokens is None else {"max_tokens": arguments.max_tokens}
     with load(arguments.engines, threads=arguments.threads) as synthesizer:
         return synthesizer.normalize_text(text, **limit)
-
-
-def _print(text: str) -> None:
-    # A model may write anything, also what a terminal would obey. Where standard output is not
-    # UTF-8 an unknown character is no reason to fail.
-    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    shown = "".join(printable(c) if _is_control(c) else c for c in text)
-    with standard_output.explained():
-        print(shown.encode(encoding, "backslashreplace").decode(encoding))
-
-
-def _is_control(character: str) -> bool:
-    return unicodedata.category(character) in ("Cc", "Cs") and character not in "\n\t"
 
 
 command = Command("normalize", "spell out the numbers and signs of a text", _add_arguments, _run)

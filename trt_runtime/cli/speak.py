@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from trt_runtime.cli import Command, at_least_one, speak_options, speak_report, standard_output
+from trt_runtime.cli import (
+    Command,
+    add_engine_arguments,
+    at_least_one,
+    speak_files,
+    speak_options,
+    speak_report,
+    standard_output,
+)
 from trt_runtime.cli.inputs import PIPE
 from trt_runtime.cli.speak_report import Summary
 from trt_runtime.errors import UserError
+from trt_runtime.exit_status import tell
+from trt_runtime.interruption import interruptions_wait
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,9 +38,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o", "--output", metavar="FILE", required=True,
         help="audio file, its format given by the extension; - writes raw PCM to standard output",
     )  # fmt: skip
-    parser.add_argument(
-        "--engines", metavar="DIR", help="engine folder or bundle (default: the one that ships)"
-    )
+    add_engine_arguments(parser)
     speak_options.add_arguments(parser)
     output = parser.add_argument_group("output")
     output.add_argument("--stream", action="store_true", help="write audio as it is made")
@@ -45,7 +52,6 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     output.add_argument(
         "--sentences", metavar="FILE", help="also write where each sentence lies, as JSON"
     )
-    parser.add_argument("--threads", type=at_least_one, metavar="N", help="(default: every core)")
     parser.add_argument("--quiet", action="store_true", help="print warnings and errors only")
 
 
@@ -57,19 +63,19 @@ def _run(arguments: argparse.Namespace) -> int:
     content, options = speak_options.content_and_options(arguments)
     # What can be refused at once is refused before gigabytes are loaded.
     speak_options.check_request(content, options, arguments.voices)
-    _check_destinations(arguments)
+    speak_files.check_destinations(arguments, options)
 
     from trt_runtime.synthesizer import load
 
     with load(arguments.engines, threads=arguments.threads, voices=arguments.voices) as synthesizer:
         if arguments.output == PIPE and not arguments.quiet:
-            speak_report.tell(
+            tell(
                 f"raw PCM to standard output: {arguments.pcm or 's16'} little-endian, mono, "
                 f"{synthesizer.sample_rate} Hz"
             )
         progress = speak_report.ProgressLine(silent=arguments.quiet)
         options["on_progress"] = progress.show
-        with _opened_output(arguments, synthesizer.sample_rate) as write:
+        with _outputs(arguments, synthesizer.sample_rate) as (write, write_sentences):
             try:
                 if arguments.stream:
                     chunk_patches = arguments.chunk_patches or 1
@@ -78,32 +84,29 @@ def _run(arguments: argparse.Namespace) -> int:
                     summary = _speak_whole(synthesizer, content, options, write)
             finally:
                 progress.clear()
-        if arguments.sentences is not None:
-            speak_report.write_sentences(arguments.sentences, summary)
+            write_sentences(summary)
         where = "standard output" if arguments.output == PIPE else arguments.output
         speak_report.report(summary, where=where, engines=synthesizer.folder, quiet=arguments.quiet)
     return 0
 
 
-def _check_destinations(arguments: argparse.Namespace) -> None:
-    from trt_runtime.audio_file import check_destination
+@contextlib.contextmanager
+def _outputs(
+    arguments: argparse.Namespace, sample_rate: int
+) -> Iterator[tuple[Write, Callable[[Summary], None]]]:
+    """Functions that write the audio, and where its sentences lie if that is asked for.
 
-    if arguments.output != PIPE:
-        check_destination(arguments.output)
-    elif sys.stdout is None:
-        raise UserError(
-            "There is no standard output",
-            expected="a pipe or a file",
-            found="a closed one",
-            do="give -o FILE, or start the command without >&-",
-        )
-    elif sys.stdout.isatty():
-        raise UserError(
-            "Standard output is a terminal, and raw PCM is no text",
-            do="pipe it to a player (... -o - | aplay -f S16_LE -r RATE), or give -o FILE",
-        )
-    if arguments.sentences is not None:
-        speak_report.check_sentences_destination(arguments.sentences, arguments.output)
+    Both files appear at the end of the `with` block, or neither.
+    """
+    with (
+        speak_report.SentencesFile(arguments.sentences) as sentences,
+        contextlib.ExitStack() as audio,
+    ):
+        write = audio.enter_context(_opened_output(arguments, sample_rate))
+        yield write, sentences.write
+        with interruptions_wait():
+            audio.close()
+            sentences.appear()
 
 
 @contextlib.contextmanager

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Sequence
 from typing import Any
 
-from trt_runtime.cli import inputs
+from trt_runtime.cli import inputs, speak_voices
 from trt_runtime.errors import UserError
 
 #: What is spoken, by argument: exactly one is given.
@@ -20,14 +21,19 @@ _CONTENTS = {
 }
 #: Options that go into the request as they are.
 _AS_THEY_ARE = (
-    "prompt", "seed", "guidance", "sigma", "temperature", "min_steps", "max_steps", "posterior",
+    "seed", "guidance", "sigma", "temperature", "min_steps", "max_steps", "posterior",
     "on_runaway", "retries",
 )  # fmt: skip
+#: What a recording or a description of the voice is given with, and music and sounds have none of.
+_OF_SPEECH = (
+    "voice", "reference", "reference_text", "speaker_embedding", "posterior", "no_latents",
+)  # fmt: skip
+_NEVER = "none"
 #: The fields of an instruction that are options, with the help of each.
 _MANNER = {
     "emotion": "happy, angry or sad",
     "dialect": "cantonese or sichuanese",
-    "style": "the voice or manner in plain words",
+    "style": "the voice or manner in plain words; @FILE reads them",
     "rate": "fast, medium or slow",
     "pitch": "low, medium or high",
     "volume": "low, medium or high",
@@ -50,15 +56,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--music", metavar="KEY=VALUE", nargs="+", action="extend",
         help="music: all of genre=, mood=, instrument=, theme= and duration= (seconds)",
     )  # fmt: skip
-    content.add_argument("--sound-event", metavar="TEXT", help="a sound, such as 'Thunder'")
-    _add_voice_arguments(parser.add_argument_group("whose voice (in a dialogue: SPEAKER=...)"))
+    content.add_argument(
+        "--sound-event", metavar="TEXT", help="a sound, such as 'Thunder'; @FILE reads it"
+    )
+    speak_voices.add_arguments(
+        parser.add_argument_group("whose voice (in a dialogue: SPEAKER=...)")
+    )
     manner = parser.add_argument_group("how it is said")
     for name, text in _MANNER.items():
         manner.add_argument(f"--{name}", help=text)
     manner.add_argument(
-        "--background", metavar="KEY=VALUE", action="append",
-        help="music or sounds under it: genre=, mood=, instrument=, theme=, environment= or snr= "
-        "(dB); repeatable",
+        "--background", metavar="KEY=VALUE", nargs="+", action="append",
+        help="music or sounds under it: some of genre=, mood=, instrument=, theme=, environment= "
+        "and snr= (dB)",
     )  # fmt: skip
     manner.add_argument(
         "--instruction", metavar="TEXT",
@@ -67,37 +77,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_request_arguments(parser.add_argument_group("request"))
 
 
-def _add_voice_arguments(group: Any) -> None:
-    group.add_argument(
-        "--voice", metavar="NAME", action="append", help="a stored voice, or the file of one"
-    )
-    group.add_argument(
-        "--reference", metavar="FILE", action="append", help="a recording to clone; repeatable"
-    )
-    group.add_argument(
-        "--reference-text", metavar="TEXT", action="append",
-        help="the words of the recording; @FILE reads them",
-    )  # fmt: skip
-    group.add_argument(
-        "--voices", metavar="DIR",
-        help="folder of the stored voices (default: $MING_TRT_VOICES, or one in your data folder)",
-    )  # fmt: skip
-    group.add_argument(
-        "--speaker-embedding", metavar="auto|zero|none|FILE",
-        help="the recording's, a slot of zeros, no slot, or a .npy file (default: auto)",
-    )  # fmt: skip
-    group.add_argument(
-        "--posterior", choices=("mean", "sample"),
-        help="of the recording's latents (default: mean)",
-    )  # fmt: skip
-    group.add_argument(
-        "--no-latents", action="store_true",
-        help="use only the speaker embedding, though the words are known: for instructions",
-    )  # fmt: skip
-
-
 def _add_request_arguments(group: Any) -> None:
-    group.add_argument("--prompt", help="literal text of the task prompt (default: the use's)")
+    group.add_argument(
+        "--prompt", metavar="TEXT",
+        help="literal text of the task prompt; @FILE reads it (default: the use's)",
+    )  # fmt: skip
     group.add_argument("--seed", type=int, help="seed of the noise (default: 0)")
     group.add_argument(
         "--guidance", type=float, help="classifier-free guidance (default: 2.0, sound event 4.5)"
@@ -119,8 +103,8 @@ def _add_request_arguments(group: Any) -> None:
     )
     group.add_argument(
         "--split-limit", metavar="N", type=_split_limit,
-        help="speak a text of more characters sentence by sentence; 0 or none never does "
-        "(default: 200)",
+        help="speak a text of more characters sentence by sentence: 20 to 5000, or none, which "
+        "never does (default: 200)",
     )  # fmt: skip
     group.add_argument(
         "--retries", metavar="N", type=int,
@@ -132,11 +116,11 @@ def _add_request_arguments(group: Any) -> None:
     )  # fmt: skip
 
 
-def _split_limit(text: str) -> int:
-    return 0 if text.lower() == "none" else int(text)
+def _split_limit(text: str) -> int | str:
+    return _NEVER if text.lower() == _NEVER else int(text)
 
 
-_split_limit.__name__ = "whole number"
+_split_limit.__name__ = "number from 20 to 5000, or none:"
 
 
 def content_and_options(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
@@ -145,29 +129,35 @@ def content_and_options(arguments: argparse.Namespace) -> tuple[Any, dict[str, A
     Files that they name are read. Raises UserError where they cannot be, and for options that do
     not go together.
     """
+    arguments = _with_text_after_background(arguments)
     _check_together(arguments)
     options = {
         name: getattr(arguments, name)
         for name in _AS_THEY_ARE
         if getattr(arguments, name) is not None
     }
+    if arguments.prompt is not None:
+        options["prompt"] = inputs.value_or_file("--prompt", arguments.prompt)
     if arguments.normalize:
         options["normalize"] = True
     if arguments.no_latents:
         options["latents"] = False
     if arguments.split_limit is not None:
-        options["split_limit"] = arguments.split_limit or None
+        limit = arguments.split_limit
+        options["split_limit"] = None if limit == _NEVER else limit
     if arguments.speaker_embedding is not None:
-        options["speaker_embedding"] = _speaker_embedding(arguments.speaker_embedding)
+        options["speaker_embedding"] = speak_voices.speaker_embedding(arguments.speaker_embedding)
     instruction = _instruction(arguments)
     if instruction is not None:
         options["instruction"] = instruction
     content = _content(arguments)
-    options |= _voices(arguments, content)
+    options |= speak_voices.voices(arguments, content)
     return content, options
 
 
-def check_request(content: Any, options: dict[str, Any], voices: str | None) -> None:
+def check_request(
+    content: Any, options: dict[str, Any], voices: str | os.PathLike[str] | None
+) -> None:
     """Raises UserError for what can be refused without engines, before gigabytes are loaded."""
     from trt_runtime.passages import passages
     from trt_runtime.request import Request
@@ -178,6 +168,19 @@ def check_request(content: Any, options: dict[str, Any], voices: str | None) -> 
     choose(request, VoiceStore(voices))
     if request.normalize:
         passages(request)
+
+
+def _with_text_after_background(arguments: argparse.Namespace) -> argparse.Namespace:
+    """The arguments with TEXT where it was typed after --background, which takes all that follows.
+
+    Its pairs have an equals sign; a last value without one is the text, unless there is another.
+    """
+    groups = arguments.background or ()
+    stray = [group[-1] for group in groups if len(group) > 1 and "=" not in group[-1]]
+    if len(stray) != 1 or any(getattr(arguments, name) is not None for name in _CONTENTS):
+        return arguments
+    pairs = [group[:-1] if group[-1] is stray[0] else group for group in groups]
+    return argparse.Namespace(**vars(arguments) | {"text": stray[0], "background": pairs})
 
 
 def _check_together(arguments: argparse.Namespace) -> None:
@@ -194,16 +197,28 @@ def _check_together(arguments: argparse.Namespace) -> None:
     described = a.music is not None or a.sound_event is not None
     cloned = a.voice or a.reference
     manner = [f"--{name}" for name in (*_MANNER, "background") if getattr(a, name) is not None]
+    of_speech = [
+        speak_voices.option(name)
+        for name in _OF_SPEECH
+        if getattr(a, name) not in (None, False, "auto", "none")
+    ] + manner
+    of_speech += ["--instruction"] if a.instruction is not None else []
+    kind = "Music" if a.music is not None else "A sound event"
     rows = (
         (a.split_limit is not None and (described or a.script is not None),
          "--split-limit is for a text: dialogues, music and sounds are made in one go",
          "leave it out"),
+        (described and of_speech,
+         f"{kind} is made from its description alone, and there is {', '.join(of_speech)}",
+         "leave that out; for speech over music or sounds: TEXT with --background KEY=VALUE"),
         (a.normalize and described, "--normalize is for words that are spoken", "leave it out"),
         (a.reference_text and not cloned,
          "--reference-text is the words of a recording, and there is none",
          "give --reference, too"),
         (a.posterior is not None and not cloned,
          "--posterior is for the latents of a recording", "give --reference or --voice"),
+        (a.no_latents and not cloned,
+         "--no-latents is for a recording or a stored voice", "give --reference or --voice"),
         (a.speaker_embedding == "zero" and cloned,
          "--speaker-embedding zero is for speaking without a recording",
          "leave it out, or leave out --voice and --reference"),
@@ -226,7 +241,7 @@ def _content(arguments: argparse.Namespace) -> Any:
     if arguments.script is not None:
         return read_script(arguments.script)
     if arguments.sound_event is not None:
-        return SoundEvent(arguments.sound_event)
+        return SoundEvent(inputs.value_or_file("--sound-event", arguments.sound_event))
     if arguments.music is not None:
         return _music(arguments.music)
     if arguments.text_file is not None:
@@ -257,8 +272,11 @@ def _instruction(arguments: argparse.Namespace) -> Any:
     fields: dict[str, Any] = {
         name: getattr(arguments, name) for name in _MANNER if getattr(arguments, name) is not None
     }
+    if "style" in fields:
+        fields["style"] = inputs.value_or_file("--style", fields["style"])
     if arguments.background is not None:
-        given: dict[str, Any] = inputs.pairs("--background", arguments.background)
+        values = [value for group in arguments.background for value in group]
+        given: dict[str, Any] = inputs.pairs("--background", values)
         fields["background"] = {
             name: _number_or_text(value) if name.lower() == "snr" else value
             for name, value in given.items()
@@ -284,69 +302,8 @@ def _whole_instruction(text: str) -> str:
     return text
 
 
-def _voices(arguments: argparse.Namespace, content: Any) -> dict[str, Any]:
-    """The options `voice`, `reference` and `reference_text`, in a dialogue each by speaker."""
-    given = {
-        name: values
-        for name in ("voice", "reference", "reference_text")
-        if (values := getattr(arguments, name)) is not None
-    }
-    if arguments.script is not None:
-        found: dict[str, Any] = {n: inputs.pairs(_option(n), values) for n, values in given.items()}
-        _check_speakers(found, content.speakers)
-        if "reference_text" in found:
-            found["reference_text"] = {
-                speaker: inputs.value_or_file(f"--reference-text {speaker}", words)
-                for speaker, words in found["reference_text"].items()
-            }
-        return found
-    for name in ("voice", "reference_text"):
-        if len(given.get(name, ())) > 1:
-            raise UserError(
-                f"{_option(name)} is given more than once",
-                expected="once; several are for the speakers of a --script",
-                found=", ".join(given[name]),
-                do="leave out all but one",
-            )
-    found = {name: values[0] if len(values) == 1 else values for name, values in given.items()}
-    if "reference_text" in found:
-        found["reference_text"] = inputs.value_or_file("--reference-text", found["reference_text"])
-    return found
-
-
-def _check_speakers(found: dict[str, Any], speakers: Sequence[str]) -> None:
-    known = {speaker: None for name, by_speaker in found.items() for speaker in by_speaker}
-    unknown = [speaker for speaker in known if speaker not in speakers]
-    if unknown:
-        raise UserError(
-            f"The script has no speaker {', '.join(unknown)}",
-            expected=", ".join(speakers),
-            do="check the spelling, or leave it out",
-        )
-    heard = found.get("voice", {}).keys() | found.get("reference", {}).keys()
-    silent = [speaker for speaker in speakers if speaker not in heard]
-    if silent:
-        raise UserError(
-            f"The script has speakers without a voice: {', '.join(silent)}",
-            expected=f"one for each of {', '.join(speakers)}",
-            found=", ".join(sorted(heard)) or "none",
-            do=f"give --voice {silent[0]}=NAME or --reference {silent[0]}=FILE",
-        )
-
-
-def _option(name: str) -> str:
-    return "--" + name.replace("_", "-")
-
-
 def _number_or_text(text: str) -> float | str:
     try:
         return float(text)
     except ValueError:
         return text
-
-
-def _speaker_embedding(choice: str) -> Any:
-    """ "auto", "zero", None, or the arrays of a .npy file."""
-    if choice in ("auto", "zero", "none"):
-        return None if choice == "none" else choice
-    return inputs.speaker_embeddings(choice)

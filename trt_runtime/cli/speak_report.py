@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
 from trt_runtime.cli.inputs import PIPE
+from trt_runtime.cli.standard_output import warn
 from trt_runtime.errors import UserError
-from trt_runtime.printable import printable
+from trt_runtime.exit_status import tell, write_error
 
 if TYPE_CHECKING:
     from trt_runtime.speech import Progress, SpokenSentence
@@ -45,7 +47,7 @@ class Summary:
 def report(summary: Summary, *, where: str, engines: Path, quiet: bool) -> None:
     """Tells of what was written to `where`; with `quiet` only what may be wrong with it."""
     for warning in (*summary.warnings, *_limit_warnings(summary)):
-        tell(f"warning: {warning}")
+        warn(warning)
     if quiet:
         return
     if len(summary.sentences) > 1:
@@ -89,8 +91,8 @@ def _limit_warnings(summary: Summary) -> Iterator[str]:
 
 
 def check_sentences_destination(path: str, output: str) -> None:
-    """Raises UserError where :func:`write_sentences` could not write `path`, before any work."""
-    from trt_runtime.voice_file import written_beside
+    """Raises UserError where :class:`SentencesFile` could not write `path`, before any work."""
+    from trt_runtime.whole_file import written_beside
 
     if path == PIPE:
         raise UserError(
@@ -112,15 +114,51 @@ def check_sentences_destination(path: str, output: str) -> None:
         pass
 
 
-def write_sentences(path: str, summary: Summary) -> None:
-    """Writes where each sentence lies as JSON, in `path` as a whole or not at all.
+class SentencesFile:
+    """Where each sentence lies, as JSON in `path`: a context manager; with None it does nothing.
+
+    :meth:`write` makes the file under a temporary name, and with :meth:`appear` it is there or
+    replaces the one that was; until then nothing is, and after any failure nothing is left behind.
+    Both raise UserError, for a folder that is not writable and a disk that fills.
+    """
+
+    def __init__(self, path: str | None) -> None:
+        # A link is followed, so that the file it names is replaced and not the link.
+        self._target = None if path is None else Path(os.path.realpath(path))
+        self._written = contextlib.ExitStack()
+        self._temporary: Path | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        # Closed and not exited: a failure that comes by here is not about this file.
+        self._written.close()
+
+    def write(self, summary: Summary) -> None:
+        """Writes what is known of each sentence."""
+        from trt_runtime.whole_file import written_beside
+
+        if self._target is not None:
+            data = json.dumps(sentences_value(summary), ensure_ascii=False, indent=1) + "\n"
+            self._temporary = self._written.enter_context(
+                written_beside(self._target, data.encode("utf-8"))
+            )
+
+    def appear(self) -> None:
+        """Gives what was written its name."""
+        with self._written:
+            if self._temporary is not None and self._target is not None:
+                self._temporary.replace(self._target)
+
+
+def sentences_value(summary: Summary) -> dict[str, Any]:
+    """Where each sentence lies, as values that JSON holds.
 
     `start` and `end` count characters of the text as it was given, `seconds` is from when to when
-    it is heard. Raises UserError for a folder that is not writable and a disk that fills.
+    it is heard.
     """
-    from trt_runtime.voice_file import written_beside
-
-    value = {
+    return {
         "sample_rate": summary.sample_rate,
         "sentences": [
             {
@@ -139,11 +177,6 @@ def write_sentences(path: str, summary: Summary) -> None:
             for sentence in summary.sentences
         ],
     }
-    data = (json.dumps(value, ensure_ascii=False, indent=1) + "\n").encode("utf-8")
-    # A link is followed, so that the file it names is replaced and not the link.
-    target = Path(os.path.realpath(path))
-    with written_beside(target, data) as temporary:
-        temporary.replace(target)
 
 
 def _from_to(sentence: SpokenSentence, sample_rate: int) -> tuple[float, float]:
@@ -151,27 +184,22 @@ def _from_to(sentence: SpokenSentence, sample_rate: int) -> tuple[float, float]:
     return first / sample_rate, (first + sentence.samples) / sample_rate
 
 
-def tell(line: str) -> None:
-    """To standard error: standard output may carry the audio."""
-    print(printable(line), file=sys.stderr, flush=True)
-
-
 class ProgressLine:
     """One line that is rewritten, on a terminal, once a request has taken two seconds."""
 
     def __init__(self, *, silent: bool) -> None:
-        self._on = not silent and sys.stderr.isatty()
+        self._on = not silent and sys.stderr is not None and sys.stderr.isatty()
         self._length = 0
 
     def show(self, progress: Progress) -> None:
         if self._on and progress.seconds > 2:
             line = progress_text(progress)
-            print("\r" + line.ljust(self._length), end="", file=sys.stderr, flush=True)
+            write_error("\r" + line.ljust(self._length))
             self._length = len(line)
 
     def clear(self) -> None:
         if self._length:
-            print("\r" + " " * self._length + "\r", end="", file=sys.stderr, flush=True)
+            write_error("\r" + " " * self._length + "\r")
             self._length = 0
 
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trt_runtime.cli import Command, at_least_one, standard_output
+from trt_runtime.cli import Command, add_engine_arguments, add_voices_argument, inputs
+from trt_runtime.cli.standard_output import print_json, print_line, warn
 from trt_runtime.errors import UserError
+from trt_runtime.exit_status import tell
 from trt_runtime.printable import printable
 
 if TYPE_CHECKING:
@@ -41,10 +41,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     for action in _ACTIONS:
         subparser = subparsers.add_parser(action.name, help=action.help, description=action.help)
         action.add_arguments(subparser)
-        subparser.add_argument(
-            "--voices", metavar="DIR", type=Path,
-            help="folder of the voices (default: $MING_TRT_VOICES, or one in your data folder)",
-        )  # fmt: skip
+        add_voices_argument(subparser)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -61,23 +58,23 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         "references", metavar="REF", nargs="+", type=Path, help="recordings of the speaker"
     )
     parser.add_argument(
-        "--text", help="the words of the recording (default: only the speaker's sound is kept)"
+        "--text",
+        help="the words of the recording; @FILE reads them (default: only the speaker's sound is "
+        "kept)",
     )
-    parser.add_argument(
-        "--engines", metavar="DIR", help="engine folder or bundle (default: the one that ships)"
-    )
-    parser.add_argument("--threads", type=at_least_one, metavar="N", help="(default: every core)")
+    add_engine_arguments(parser)
     _replace_argument(parser, "a voice of that name")
 
 
 def _add(arguments: argparse.Namespace, store: VoiceStore) -> None:
-    from trt_runtime.prompt import check_text
     from trt_runtime.reference_audio import read_reference
+    from trt_runtime.spoken_text import check_text
 
     # What can be refused at once is refused before gigabytes are loaded.
     store.check_addable(arguments.name, replace=arguments.replace)
-    if arguments.text is not None:
-        check_text(arguments.text, "--text")
+    words = arguments.text
+    if words is not None:
+        words = check_text(inputs.value_or_file("--text", words), "--text")
     references: list[Path] = arguments.references
     for path in references:
         read_reference(path)
@@ -86,22 +83,23 @@ def _add(arguments: argparse.Namespace, store: VoiceStore) -> None:
 
     with load(arguments.engines, threads=arguments.threads) as synthesizer:
         voice = synthesizer.encode_voice(
-            references if len(references) > 1 else references[0], arguments.text
+            references if len(references) > 1 else references[0], words
         )
-    for warning in voice.warnings:
-        _tell(f"warning: {warning}")
     place = store.add(arguments.name, voice, replace=arguments.replace)
-    _tell(f"added {arguments.name}: {_seconds(voice)} s, {_holds(voice)}, in {place}")
+    for warning in voice.warnings:
+        warn(warning)
+    tell(f"added {arguments.name}: {_seconds(voice)} s, {_holds(voice)}, in {place}")
 
 
 def _list(arguments: argparse.Namespace, store: VoiceStore) -> None:
     found = [(name, _loaded(store, name)) for name in store.names()]
     if arguments.json:
-        _print_json([_facts(store, *item) for item in found])
+        print_json([_facts(store, *item) for item in found])
     elif found:
-        _print(_table(found))
+        for line in _table(found):
+            print_line(line)
     else:
-        _tell(f"no voices in {store.folder}; ming-trt voices add NAME REF.wav adds one")
+        tell(f"no voices in {store.folder}; ming-trt voices add NAME REF.wav adds one")
 
 
 def _loaded(store: VoiceStore, name: str) -> Voice | UserError:
@@ -134,7 +132,7 @@ def _show(arguments: argparse.Namespace, store: VoiceStore) -> None:
     voice = store.get(arguments.name)
     facts = _facts(store, arguments.name, voice)
     if arguments.json:
-        _print_json(facts)
+        print_json(facts)
         return
     warnings = facts.pop("warnings")
     facts |= {
@@ -144,7 +142,8 @@ def _show(arguments: argparse.Namespace, store: VoiceStore) -> None:
         "transcript": "none" if voice.transcript is None else voice.transcript,
     }
     rows = [*facts.items(), *(("warning", warning) for warning in warnings)]
-    _print(f"{name:<17}  {value}" for name, value in rows)
+    for name, value in rows:
+        print_line(f"{name:<17}  {value}")
 
 
 def _facts(store: VoiceStore, name: str, voice: Voice | UserError) -> dict[str, Any]:
@@ -168,7 +167,7 @@ def _facts(store: VoiceStore, name: str, voice: Voice | UserError) -> dict[str, 
 
 def _remove(arguments: argparse.Namespace, store: VoiceStore) -> None:
     store.remove(arguments.name)
-    _tell(f"removed {arguments.name}")
+    tell(f"removed {arguments.name}")
 
 
 def _export_options(parser: argparse.ArgumentParser) -> None:
@@ -181,7 +180,7 @@ def _export_options(parser: argparse.ArgumentParser) -> None:
 
 def _export(arguments: argparse.Namespace, store: VoiceStore) -> None:
     written = store.export(arguments.name, arguments.file, replace=arguments.replace)
-    _tell(f"wrote {written}")
+    tell(f"wrote {written}")
 
 
 def _import_options(parser: argparse.ArgumentParser) -> None:
@@ -192,7 +191,7 @@ def _import_options(parser: argparse.ArgumentParser) -> None:
 
 def _import(arguments: argparse.Namespace, store: VoiceStore) -> None:
     name = store.import_(arguments.file, arguments.name, replace=arguments.replace)
-    _tell(f"added {name}")
+    tell(f"added {name}")
 
 
 def _name_argument(parser: argparse.ArgumentParser) -> None:
@@ -241,23 +240,6 @@ def _columns(text: str) -> int:
         else 1
         for character in text
     )
-
-
-def _print(lines: Iterable[str]) -> None:
-    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    with standard_output.explained():
-        for line in lines:
-            # Where standard output is not UTF-8 an unknown character is no reason to fail.
-            print(printable(line).encode(encoding, "backslashreplace").decode(encoding))
-
-
-def _print_json(value: Any) -> None:
-    with standard_output.explained():
-        print(json.dumps(value, indent=1))
-
-
-def _tell(line: str) -> None:
-    print(printable(line), file=sys.stderr, flush=True)
 
 
 #: Adding a subcommand is adding a row.
