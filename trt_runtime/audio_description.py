@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import numbers
 import re
-from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
 
@@ -14,12 +12,13 @@ from trt_runtime.instruction_values import (
     MUSIC_LABELS,
     label_warnings,
 )
+from trt_runtime.numeric import finite_number
 from trt_runtime.printable import shown
 from trt_runtime.prompt import (
     MUSIC_KEYS,
     describes_music,
 )
-from trt_runtime.spoken_text import check_text
+from trt_runtime.spoken_text import check_line, check_text
 
 #: No model makes as much; a number without end would be written out in digits.
 LONGEST_SECONDS = 86_400
@@ -99,14 +98,7 @@ class SoundEvent:
 
 def _one_line(name: str, value: object) -> str:
     """`value` without white space around it; raises UserError unless it fits into one sentence."""
-    text = check_text(value, name).strip()
-    if len(text.splitlines()) > 1:
-        raise UserError(
-            f"{name} holds a line break",
-            expected="one line: the description is one",
-            found=shown(text),
-            do="write it on one line",
-        )
+    text = check_line(value, name, why="the description is one", do="write it on one line")
     keys = [key.strip() for key in MUSIC_KEYS if key in text]
     if keys:
         raise UserError(
@@ -125,11 +117,9 @@ def _duration(value: object) -> float | str:
         seconds = _seconds(text)
         if seconds is None or 0 < seconds < math.inf:
             return text
-    if isinstance(value, numbers.Real) and not isinstance(value, bool):
-        # An int may be too large for a float.
-        with suppress(OverflowError):
-            if 0 < (seconds := float(value)) < math.inf:
-                return seconds
+    number = finite_number(value)
+    if number is not None and number > 0:
+        return number
     raise UserError(
         "duration cannot be used",
         expected=f"seconds above 0, up to {LONGEST_SECONDS}, or text such as '30s'",

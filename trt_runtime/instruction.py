@@ -7,10 +7,7 @@ as the reference would write it, values unchecked; a text goes in as it is.
 from __future__ import annotations
 
 import json
-import math
-import numbers
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypedDict, Unpack
@@ -29,6 +26,7 @@ from trt_runtime.instruction_values import (
     check_choice,
     label_warnings,
 )
+from trt_runtime.numeric import finite_number
 from trt_runtime.printable import shown
 from trt_runtime.spoken_text import LONGEST_TEXT, check_text
 
@@ -297,11 +295,9 @@ def _background(name: str, value: Any) -> Background:
 
 
 def _snr(name: str, value: Any) -> float:
-    if isinstance(value, numbers.Real) and not isinstance(value, bool):
-        # An int may be too large for a float.
-        with suppress(OverflowError):
-            if math.isfinite(number := float(value)):
-                return number
+    number = finite_number(value)
+    if number is not None:
+        return number
     raise UserError(
         f"{name} cannot be used",
         expected="a finite number of decibels, such as 10.0",

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from numbers import Integral
-
 import numpy as np
 from numpy.typing import NDArray
 
 from trt_runtime.contract import LANGUAGE_HEAD
 from trt_runtime.errors import FolderError, NumericError, UserError
 from trt_runtime.folder import OpenFolder
+from trt_runtime.numeric import whole_number
 from trt_runtime.printable import shown
 from trt_runtime.prompt_embedding import embed_tokens
 from trt_runtime.talker import Talker
@@ -40,8 +39,7 @@ def write_normalized(
             do="export and build again from the checkpoint",
         )
     end = tokenizer.token_id(TEXT_END)
-    whole = isinstance(max_tokens, Integral) and not isinstance(max_tokens, bool)
-    if not whole or max_tokens < 1:
+    if whole_number(max_tokens, 1) is None:
         raise UserError(
             "max_tokens cannot be used",
             expected="a whole number of 1 or more",

@@ -10,7 +10,6 @@ library versions of them differ in the last bit between processors.
 from __future__ import annotations
 
 import math
-import numbers
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol
@@ -19,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trt_runtime.errors import UserError
+from trt_runtime.numeric import whole_number
 from trt_runtime.printable import shown
 
 LARGEST_SEED = 2**64 - 1
@@ -41,10 +41,9 @@ class Stream(IntEnum):
 
 def check_seed(seed: object) -> int:
     """`seed` as an int; raises UserError unless it is a whole number of 0 to 2**64 - 1."""
-    if isinstance(seed, numbers.Integral) and not isinstance(seed, bool | np.bool_):
-        value = int(seed)
-        if 0 <= value <= LARGEST_SEED:
-            return value
+    value = whole_number(seed, 0, LARGEST_SEED)
+    if value is not None:
+        return value
     raise UserError(
         "The seed cannot be used",
         expected=f"a whole number from 0 to {LARGEST_SEED}",

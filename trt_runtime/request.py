@@ -15,6 +15,7 @@ from trt_runtime.dialogue import Dialogue
 from trt_runtime.errors import UserError
 from trt_runtime.instruction import instruction_text
 from trt_runtime.noise import RecordedNoise, check_seed
+from trt_runtime.numeric import whole_number
 from trt_runtime.printable import shown
 from trt_runtime.spoken_text import check_text
 from trt_runtime.uses import Use, use_of
@@ -225,9 +226,9 @@ def _real(name: str, value: Any) -> float:
 
 
 def _whole(name: str, value: Any, least: int, most: int) -> int:
-    is_number = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-    if is_number and least <= value <= most:
-        return int(value)
+    number = whole_number(value, least, most)
+    if number is not None:
+        return number
     _refuse(name, f"a whole number of {least} or more, up to {most}", value)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import unicodedata
 
 from trt_runtime.errors import UserError
+from trt_runtime.printable import shown
 
 #: Beyond this a tokenizer takes minutes and gigabytes before it can say how many tokens there are.
 LONGEST_TEXT = 200_000
@@ -50,3 +51,16 @@ def check_text(text: object, name: str = "text", *, may_be_blank: bool = False) 
             do="give some words to speak",
         )
     return text
+
+
+def check_line(text: object, name: str, *, why: str, do: str) -> str:
+    """`text` without white space around it; raises UserError unless it can be spoken and is a line.
+
+    `why` says what asks for one line, `do` what to do with a line break.
+    """
+    line = check_text(text, name).strip()
+    if len(line.splitlines()) > 1:
+        raise UserError(
+            f"{name} holds a line break", expected=f"one line: {why}", found=shown(line), do=do
+        )
+    return line
