@@ -13,7 +13,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from trt_runtime.errors import UserError
+from trt_runtime.errors import UserError, reason_of
 from trt_runtime.printable import printable
 from trt_runtime.raw_tensors import DTYPE_BYTES
 
@@ -79,7 +79,7 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
         raise UserError(
             f"{path} cannot be read",
             expected="a readable safetensors file",
-            found=error.strerror or str(error),
+            found=reason_of(error),
             do="check the path and its permissions",
         ) from error
     if len(text) < length:

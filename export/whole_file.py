@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from trt_runtime.errors import UserError
+from trt_runtime.errors import UserError, reason_of
 
 
 @contextmanager
@@ -43,6 +43,6 @@ def _cannot_write(path: Path, size: int, error: OSError) -> UserError:
     return UserError(
         f"{path} could not be written",
         expected="a folder that can be written to",
-        found=error.strerror or str(error),
+        found=reason_of(error),
         do="choose another folder",
     )

@@ -12,8 +12,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from trt_runtime.errors import UserError
+from trt_runtime.errors import UserError, reason_of
 from trt_runtime.interruption import interruptions_wait
+from trt_runtime.whole_file import check_replaceable_file
 
 #: Formats that soundfile lists but that do not hold this audio: two files, a wrong rate, damage.
 _UNSUITED = {"HTK", "SD2", "SDS", "WVE"}
@@ -215,18 +216,12 @@ def _check_place(path: Path) -> None:
             found=f"no permission to write in {folder}",
             do="choose another folder",
         )
-    if path.exists() and not path.is_file():
-        raise UserError(
-            f"{path} cannot be written",
-            expected="a new name, or a plain file to replace",
-            found="a folder" if path.is_dir() else "a device or a pipe",
-            do="choose another name",
-        )
+    check_replaceable_file(path)
 
 
 def _unwritable(path: Path, error: BaseException) -> UserError:
     return UserError(
         f"{path} cannot be written",
-        found=(isinstance(error, OSError) and error.strerror) or str(error) or repr(error),
+        found=reason_of(error) or repr(error),
         do="free some space, or choose another folder or format",
     )

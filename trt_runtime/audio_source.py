@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trt_runtime.errors import UserError
+from trt_runtime.errors import UserError, reason_of
 
 #: A file with less than this part of what its header promises is cut short. Headers of programs
 #: that did not know the length promise about 2 or 4 GB.
@@ -86,7 +86,7 @@ def _open_plain_file(path: str) -> int:
         raise UserError(
             f"{path} cannot be opened",
             expected="an audio file",
-            found=(isinstance(error, OSError) and error.strerror) or str(error),
+            found=reason_of(error),
             do="check the path and its permissions",
         ) from error
     status = os.fstat(descriptor)

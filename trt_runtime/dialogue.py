@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from trt_runtime.errors import UserError
+from trt_runtime.errors import UserError, reason_of
 from trt_runtime.printable import shown
-from trt_runtime.spoken_text import check_text
+from trt_runtime.spoken_text import check_line, check_text
 
 #: Far more than any model's context holds; a script beyond it is a mistake.
 MOST_TURNS = 1_000
@@ -167,14 +167,12 @@ def _labelled(turns: Iterable[tuple[int, str]]) -> str:
 
 
 def _spoken(value: object, name: str) -> str:
-    text = check_text(value, name).strip()
-    if len(text.splitlines()) > 1:
-        raise UserError(
-            f"{name} holds a line break",
-            expected="one line: in the prompt a turn is a line",
-            found=shown(text),
-            do="put a space in place of the line break, or make it two turns",
-        )
+    text = check_line(
+        value,
+        name,
+        why="in the prompt a turn is a line",
+        do="put a space in place of the line break, or make it two turns",
+    )
     label = _LABEL.search(text)
     if label:
         raise UserError(
@@ -286,7 +284,7 @@ def _file_text(path: Path) -> str:
         ) from None
     except OSError as error:
         raise UserError(
-            wrong, found=error.strerror or str(error), do="check the path and who may read the file"
+            wrong, found=reason_of(error), do="check the path and who may read the file"
         ) from None
 
 

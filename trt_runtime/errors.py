@@ -44,6 +44,11 @@ def _sentence(text: str) -> str:
     return text if text.endswith(".") else f"{text}."
 
 
+def reason_of(error: BaseException) -> str:
+    """What the system says of an error, in its words alone; for a message's `found`."""
+    return (isinstance(error, OSError) and error.strerror) or str(error)
+
+
 class UserError(ExplainedError, ValueError):
     """Bad input: a request, a file, a folder or an option that the caller can change."""
 

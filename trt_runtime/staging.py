@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from trt_runtime.errors import UserError
+from trt_runtime.errors import UserError, reason_of
 from trt_runtime.manifest import BUNDLE, ENGINES, MANIFEST
 from trt_runtime.printable import printable
 
@@ -136,7 +136,7 @@ def work_folder(out: Path) -> Iterator[Path]:
             raise UserError(
                 f"{out.parent} cannot be made",
                 expected="a place where folders can be made",
-                found=error.strerror or str(error),
+                found=reason_of(error),
                 do="choose another folder; nothing was left behind",
             ) from error
         _remove_leftovers(out)

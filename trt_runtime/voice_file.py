@@ -30,9 +30,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trt_runtime.errors import UserError
+from trt_runtime.errors import UserError, reason_of
 from trt_runtime.printable import shown
-from trt_runtime.whole_file import reason_of
+from trt_runtime.whole_file import check_plain_file
 
 #: Bytes of the largest voice file that is written or read: hours of reference.
 LARGEST_FILE = 64 << 20
@@ -84,8 +84,7 @@ def voice_values(path: Path) -> dict[str, Any]:
 
 def _read(path: Path) -> bytes:
     try:
-        if path.exists() and not path.is_file():  # a pipe would be waited for
-            raise OSError("a folder" if path.is_dir() else "a device or a pipe")
+        check_plain_file(path)
         size = path.stat().st_size
         if size <= LARGEST_FILE:
             with path.open("rb") as file:

@@ -15,7 +15,7 @@ import sys
 import unicodedata
 from pathlib import Path
 
-from trt_runtime.errors import UserError
+from trt_runtime.errors import UserError, reason_of
 from trt_runtime.printable import printable
 from trt_runtime.voice import Voice
 from trt_runtime.whole_file import written_beside
@@ -137,7 +137,7 @@ class VoiceStore:
         except OSError as error:
             raise UserError(
                 f"{path} cannot be deleted",
-                found=error.strerror or str(error),
+                found=reason_of(error),
                 do="check the permissions of its folder",
             ) from error
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from trt_runtime.errors import UserError
+from trt_runtime.errors import UserError, reason_of
 
 
 @contextmanager
@@ -19,8 +19,7 @@ def written_beside(path: Path, data: bytes) -> Iterator[Path]:
     `path`, as does a place that is taken by something else than a plain file.
     """
     try:
-        if path.exists() and not path.is_file():
-            raise OSError("a folder" if path.is_dir() else "a device or a pipe")
+        check_plain_file(path)
         temporary = path.with_name(f".ming-trt-{secrets.token_hex(8)}.part")
         try:
             with temporary.open("xb") as file:
@@ -40,6 +39,28 @@ def written_beside(path: Path, data: bytes) -> Iterator[Path]:
         raise UserError(f"{path} cannot be written", found=found, do=do) from error
 
 
-def reason_of(error: Exception) -> str:
-    """What the system says of an error, in its words alone."""
-    return (isinstance(error, OSError) and error.strerror) or str(error)
+def check_replaceable_file(path: Path) -> None:
+    """Raises UserError where something else than a plain file has the place of `path`."""
+    if found := _other_kind(path):
+        raise UserError(
+            f"{path} cannot be written",
+            expected="a new name, or a plain file to replace",
+            found=found,
+            do="choose another name",
+        )
+
+
+def check_plain_file(path: Path) -> None:
+    """Raises OSError, which says what it is, where `path` is something else than a plain file.
+
+    A pipe would be waited for, and a device may never end.
+    """
+    if found := _other_kind(path):
+        raise OSError(found)
+
+
+def _other_kind(path: Path) -> str:
+    """What is at `path`; "" for a plain file, and where nothing is."""
+    if not path.exists() or path.is_file():
+        return ""
+    return "a folder" if path.is_dir() else "a device or a pipe"

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trt_runtime.errors import UserError
+from trt_runtime.errors import UserError, reason_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -137,9 +137,11 @@ def _most_bytes() -> int:
 
 def _file_bytes(path: str, most: int, *, plain: bool = False) -> bytes:
     """At most one byte more than `most`; with `plain` not of a pipe, which may be waited for."""
+    from trt_runtime.whole_file import check_plain_file
+
     try:
-        if plain and Path(path).exists() and not Path(path).is_file():
-            raise OSError("a folder" if Path(path).is_dir() else "a device or a pipe")
+        if plain:
+            check_plain_file(Path(path))
         with Path(path).open("rb") as file:
             return file.read(most + 1)
     except (OSError, ValueError) as error:  # ValueError: a path with a null character
@@ -172,7 +174,7 @@ def _standard_input_bytes(most: int) -> bytes:
 def _unreadable(name: str, error: Exception) -> UserError:
     return UserError(
         f"{name} cannot be read",
-        found=(isinstance(error, OSError) and error.strerror) or str(error),
+        found=reason_of(error),
         do="check what it is, and who may read it",
     )
 

@@ -92,7 +92,7 @@ def _limit_warnings(summary: Summary) -> Iterator[str]:
 
 def check_sentences_destination(path: str, output: str) -> None:
     """Raises UserError where :class:`SentencesFile` could not write `path`, before any work."""
-    from trt_runtime.whole_file import written_beside
+    from trt_runtime.whole_file import check_replaceable_file, written_beside
 
     if path == PIPE:
         raise UserError(
@@ -103,13 +103,7 @@ def check_sentences_destination(path: str, output: str) -> None:
         raise UserError(
             "--sentences and -o name one file", found=path, do="give each a name of its own"
         )
-    if target.exists() and not target.is_file():
-        raise UserError(
-            f"{path} cannot be written",
-            expected="a new name, or a plain file to replace",
-            found="a folder" if target.is_dir() else "a device or a pipe",
-            do="choose another name",
-        )
+    check_replaceable_file(Path(path))
     with written_beside(target, b""):
         pass
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from trt_runtime.cli import wording
-from trt_runtime.errors import UserError
+from trt_runtime.errors import UserError, reason_of
 from trt_runtime.exit_status import discard, tell
 from trt_runtime.printable import printable
 
@@ -41,7 +41,7 @@ def explained() -> Iterator[None]:
         discard(sys.stdout)
         raise UserError(
             "Standard output cannot be written",
-            found=error.strerror or str(error),
+            found=reason_of(error),
             do="free some space where it goes to, or send it elsewhere",
         ) from error
 
