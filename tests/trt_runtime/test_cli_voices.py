@@ -119,6 +119,7 @@ def test_add_passes_on_what_was_given(fake, store, wave, voices, tmp_path):
         (["my voice", "REF"], "call it my-voice"),
         (["taken", "REF"], "a voice taken already"),
         (["anna", "none.wav"], "No such file"),
+        (["anna", *["REF"] * 76], "too long together"),
         (["anna", "REF", "--text", " "], "--text is blank"),
         (["anna", "REF", "--text", "@none.txt"], "none.txt cannot be read"),
         (["anna", "REF", "--text", "@"], "--text names no file"),

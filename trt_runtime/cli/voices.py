@@ -67,7 +67,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add(arguments: argparse.Namespace, store: VoiceStore) -> None:
-    from trt_runtime.reference_audio import read_reference
+    from trt_runtime.reference_audio import read_references
     from trt_runtime.spoken_text import check_text
 
     # What can be refused at once is refused before gigabytes are loaded.
@@ -76,8 +76,7 @@ def _add(arguments: argparse.Namespace, store: VoiceStore) -> None:
     if words is not None:
         words = check_text(inputs.value_or_file("--text", words), "--text")
     references: list[Path] = arguments.references
-    for path in references:
-        read_reference(path)
+    read_references(references)
 
     from trt_runtime.synthesizer import load
 
