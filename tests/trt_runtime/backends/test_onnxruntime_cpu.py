@@ -45,6 +45,12 @@ def test_caches_are_one_buffer_for_input_and_output(backend: CpuBackend, graph: 
         assert (outputs[name + NEXT].data_ptr() == address) is (name in entry.in_place), name
 
 
+def test_no_session_spins_while_another_runs(backend: CpuBackend) -> None:
+    for graph in backend._manifest.graphs:
+        options = backend._session(graph).get_session_options()
+        assert options.get_session_config_entry("session.force_spinning_stop") == "1", graph
+
+
 @pytest.mark.parametrize("graph", CACHED)
 def test_in_place_gives_what_separate_buffers_give(backend: CpuBackend, graph: str) -> None:
     """Several calls on the same state, bit for bit, the state itself too."""
@@ -57,7 +63,7 @@ def test_in_place_gives_what_separate_buffers_give(backend: CpuBackend, graph: s
         for spec in entry.inputs:
             if spec.name in entry.state:
                 continue
-            values = _input(spec, call, rng)
+            values = _input(spec, call, rng, backend._manifest.geometry.patch)
             for bound in (apart, in_place):
                 bound.buffers[spec.name].write(values)
         for bound in (apart, in_place):
@@ -68,14 +74,16 @@ def test_in_place_gives_what_separate_buffers_give(backend: CpuBackend, graph: s
     assert written == list(entry.in_place)
 
 
-def _input(spec: TensorSpec, call: int, rng: np.random.Generator) -> np.ndarray | int | bool:
+def _input(
+    spec: TensorSpec, call: int, rng: np.random.Generator, patch: int
+) -> np.ndarray | int | bool:
     """Something that the graph may be given at its `call`th call."""
     if spec.dtype == "float32":
         return rng.standard_normal(spec.shape, dtype=np.float32)
     if spec.dtype == "bool":
         return False
-    # A position, or counts of the decoder: each call takes 16 tokens or 4 latents at most.
-    return 4 if spec.name == "valid" else 16 * call
+    # A position, or counts of the decoder: each call takes 16 tokens or a patch at most.
+    return patch if spec.name == "valid" else 16 * call
 
 
 #: Loads and runs every graph of a folder, and prints by how many bytes its own memory grew.
