@@ -1,5 +1,5 @@
 # Needs make and Python 3.11 or newer; everything else is installed into three venvs here:
-#   .venv-demo        the light runtime, no torch
+#   .venv-demo        the light runtime and a speech recogniser, no torch
 #   .venv             all of it, for development
 #   build/venv-wheel  what builds a wheel, and nothing else
 # `make` alone lists the targets.
@@ -8,9 +8,9 @@ PYTHON ?= python3
 # Held by hand, since each torch exports other graphs; the rest of the lock follows `make lock`.
 TORCH ?= 2.13.0
 
-DEMO_EXTRAS := cpu,engines
+DEMO_EXTRAS := cpu,engines,listen
 DEMO_ENGINES := build/demo-engines
-DEMO_TEXT := Hello. This is Ming T R T, speaking from a clean clone.
+DEMO_TEXT := Good morning. The voice in this box was made in a few minutes, and it speaks without a network.
 EXPORT_BUNDLE := build/demo-bundle
 WHEEL_VENV := build/venv-wheel
 EXPORT_ENGINES := build/demo-export-engines
@@ -23,14 +23,16 @@ EXPORT_ENGINES := build/demo-export-engines
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 22
 
-demo: .venv-demo/.installed ## install the light runtime, build its engines, speak to demo.wav
+demo: .venv-demo/.installed ## install the light runtime, build engines, speak to demo.wav, listen to it
 	.venv-demo/bin/build-engines trt_runtime/data/demo --target cpu --out $(DEMO_ENGINES)
 	.venv-demo/bin/ming-trt speak "$(DEMO_TEXT)" -o demo.wav --engines $(DEMO_ENGINES)
+	.venv-demo/bin/python -m benchmarks.hear demo.wav --expect "$(DEMO_TEXT)" --most 0.3
 
 demo-export: .venv/.installed ## the whole path from a small checkpoint to demo-export.wav
 	.venv/bin/python -m export examples/demo-checkpoint $(EXPORT_BUNDLE)
 	.venv/bin/build-engines $(EXPORT_BUNDLE) --target cpu --out $(EXPORT_ENGINES)
 	.venv/bin/ming-trt speak "$(DEMO_TEXT)" -o demo-export.wav --engines $(EXPORT_ENGINES)
+	.venv/bin/python -m benchmarks.hear demo-export.wav --expect "$(DEMO_TEXT)" --most 0.3
 
 test: lint types unit wheel-check ## all that CI runs: lint, types, tests, the wheel
 

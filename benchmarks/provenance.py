@@ -29,10 +29,11 @@ def provenance(*packages: str) -> dict[str, Any]:
     }
 
 
-def write_result(path: Path | None, result: Mapping[str, Any]) -> None:
-    """Prints the result as JSON, and writes it to `path` where one is given."""
+def write_result(path: Path | None, result: Mapping[str, Any], *, printed: bool = True) -> None:
+    """Writes the result as JSON to `path` where one is given, and prints it too with `printed`."""
     text = json.dumps(result, indent=1, ensure_ascii=False) + "\n"
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-    print(text)
+    if printed:
+        print(text)

@@ -1,7 +1,7 @@
-"""Makes the README's tables from benchmarks/results.
+"""Makes the documents' tables from benchmarks/results.
 
-python -m benchmarks.tables            # rewrite README.md
-python -m benchmarks.tables --check    # fail where it is not what the results say
+python -m benchmarks.tables            # rewrite them
+python -m benchmarks.tables --check    # fail where one is not what the results say
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-README = ROOT / "README.md"
 RESULTS = ROOT / "benchmarks" / "results"
 END = "<!-- end -->"
 
@@ -114,6 +113,95 @@ def parity(data: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+#: A row of intelligibility's result: how it is shown, with its voice.
+SPOKEN_BY = {
+    "source": "the source, {}",
+    "codec": "{} through the audio codec",
+    "speech": "engines, voice {}",
+}
+
+
+def intelligibility(data: Mapping[str, Any]) -> str:
+    """A row for each way to say the sentences; then the two voices, where they were compared."""
+    engines, sentences, machine = data["engines"], data["sentences"], data["machine"]
+    precisions = ", ".join(sorted(set(engines["precision"].values()))) or "as stored"
+    lines = [
+        f"{sentences['count']} sentences ({sentences['file']}), seed "
+        f"{', '.join(map(str, data['seeds']))}; heard by PocketSphinx "
+        f"{data['versions']['pocketsphinx']}, whose own mistakes the source's row shows. Target "
+        f"{engines['target']}, {precisions}, {machine['processor']}; ONNX Runtime "
+        f"{data['versions']['onnxruntime']}. In brackets 95 % of a bootstrap over sentences, or "
+        "the range.",
+        "",
+        "| | word error rate | sentences without an error | stopped by itself | "
+        f"length within {data['length_tolerance']:.0%} of the source's | "
+        "real-time factor | first audio, s |",
+        "|---" * 7 + "|",
+    ]
+    for row in data["rows"]:
+        rate, count = row["word_error_rate"], row["utterances"]
+        cells = [
+            SPOKEN_BY[row["row"]].format(row["voice"]),
+            f"{rate['rate']:.3f} ({rate['low']:.3f}–{rate['high']:.3f})",
+            f"{row['exact']} of {count}",
+        ]
+        if "stopped" in row:
+            ratio = row["length_ratio"]
+            cells += [
+                f"{row['stopped']} of {count}",
+                "–" if ratio is None else f"{ratio['near']} of {count}",
+                _spread(row["real_time_factor"]),
+                f"{row['first_audio_seconds']['median']:.2f}",
+            ]
+        else:
+            cells += ["–"] * 4
+        lines.append("| " + " | ".join(cells) + " |")
+    for row, reason in data["skipped"].items():
+        lines += ["", f"No {row} row: {' '.join(reason.split())}"]
+    if voices := data["voices"]:
+        within, between = voices["within"], voices["between"]
+        first, second = voices["names"]
+        overlap = "never" if voices["separated"] else "now and then, at the extremes,"
+        lines += [
+            "",
+            f"Voices {first} and {second}, {voices['sentences']['count']} sentences each: both are "
+            f"more alike to themselves than to each other in {voices['pairs_told_apart']} of "
+            f"{voices['sentence_pairs']} pairs of sentences. Cosines {_range(within)} within a "
+            f"voice, {_range(between)} between them, which {overlap} overlap; by "
+            f"{voices['encoder_is']}.",
+        ]
+    return "\n".join(lines)
+
+
+def cloning(data: Mapping[str, Any]) -> str:
+    """A row for each recording and each way to use it."""
+    voices = list(data["rows"][0]["similarity"])
+    lines = [
+        f"{data['rows'][0]['sentences']} sentences a row. Cosines to the mean of each source voice "
+        f"saying the same, median and range, by {data['encoder_is']}. Never heard in training: "
+        f"{', '.join(data['unheard']) or 'none of these'}.",
+        "",
+        "| recording of | used | word error rate | stopped by itself | "
+        + " | ".join(f"likeness to {voice}" for voice in voices)
+        + " |",
+        "|---" * (4 + len(voices)) + "|",
+    ]
+    for row in data["rows"]:
+        cells = [
+            row["recording"] or "none",
+            row["way"] or "–",
+            f"{row['word_error_rate']['rate']:.3f}",
+            f"{row['stopped']} of {row['sentences']}",
+            *(_spread(row["similarity"][voice]) for voice in voices),
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _range(figures: Mapping[str, float]) -> str:
+    return f"{figures['min']:.2f} to {figures['max']:.2f}"
+
+
 def _spread(figures: Mapping[str, float]) -> str:
     return f"{figures['median']:.2f} ({figures['min']:.2f}–{figures['max']:.2f})"
 
@@ -123,34 +211,35 @@ def _ratio(speech: Mapping[str, Any], peer: str) -> float:
     return medians[0] / medians[1]
 
 
-#: The name in the README's marker, which is the result file's: how it is shown.
-TABLES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
-    "parity": parity,
-    "full-size-cpu": full_size,
+Tables = Mapping[str, Callable[[Mapping[str, Any]], str]]
+
+#: What each document shows: the name in its marker, which is the result file's, and how.
+DOCUMENTS: Mapping[Path, Tables] = {
+    ROOT / "README.md": {"parity": parity, "full-size-cpu": full_size},
 }
 
 
-def rendered(text: str) -> str:
+def rendered(text: str, tables: Tables, results: Path = RESULTS) -> str:
     """`text` with the part between each table's markers made anew."""
-    for name, table in TABLES.items():
+    for name, table in tables.items():
         start = f"<!-- {name}: made by benchmarks/tables.py -->"
         head, found, rest = text.partition(start)
         _, closed, tail = rest.partition(END)
         if not (found and closed):
-            raise SystemExit(f"README.md lacks the markers of {name}")
-        data = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+            raise SystemExit(f"the document lacks the markers of {name}: {start} and {END}")
+        data = json.loads((results / f"{name}.json").read_text(encoding="utf-8"))
         text = f"{head}{start}\n{table(data)}\n{END}{tail}"
     return text
 
 
 def main() -> None:
-    text = README.read_text(encoding="utf-8")
-    new = rendered(text)
-    if "--check" in sys.argv[1:]:
-        if new != text:
-            raise SystemExit("README.md is not what the results say: python -m benchmarks.tables")
-    else:
-        README.write_text(new, encoding="utf-8")
+    for path, tables in DOCUMENTS.items():
+        text = path.read_text(encoding="utf-8")
+        new = rendered(text, tables)
+        if "--check" not in sys.argv[1:]:
+            path.write_text(new, encoding="utf-8")
+        elif new != text:
+            raise SystemExit(f"{path} is not what the results say: python -m benchmarks.tables")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from export.sizes import ModelSizes
 from export.speaker_encoder import CAMPPLUS
 from export.tokenizer import added_token, byte_level_bpe
 from export.weight_files import INDEX, SINGLE
-from export.whole_file import whole_file
+from export.whole_file import whole_file, write_json
 from trt_runtime.errors import UserError
 from trt_runtime.manifest import TOKENIZER
 
@@ -122,9 +122,9 @@ def write_random_checkpoint(
         for name, shape in sorted(shapes.items())
     ]
     folder.mkdir(parents=True, exist_ok=True)
-    _write_json(folder / "config.json", config)
+    write_json(folder / "config.json", config)
     if tokenizer:
-        _write_tokenizer(folder, sizes.talker.vocab_size)
+        write_byte_tokenizer(folder, sizes.talker.vocab_size)
     if speaker_encoder:
         from export.synthetic_speaker_encoder import random_speaker_encoder
 
@@ -147,13 +147,7 @@ def write_random_checkpoint(
     if shard_bytes is not None:
         weight_map = {t.name: f for f, s in zip(files, shards, strict=True) for t in s}
         index = {"metadata": {"total_size": total}, "weight_map": weight_map}
-        _write_json(folder / INDEX, index)
-
-
-def _write_json(path: Path, data: Any) -> None:
-    text = (json.dumps(data, indent=1, ensure_ascii=False) + "\n").encode("utf-8")
-    with whole_file(path, len(text)) as file:
-        file.write(text)
+        write_json(folder / INDEX, index)
 
 
 def _split(tensors: Sequence[_Stored], shard_bytes: int | None) -> list[list[_Stored]]:
@@ -271,7 +265,7 @@ def _audio_bias(sizes: ModelSizes, drawn: np.ndarray) -> np.ndarray:
     return np.concatenate((np.log(shape) + level, phase)).astype(np.float32)
 
 
-def _write_tokenizer(folder: Path, vocab_size: int) -> None:
+def write_byte_tokenizer(folder: Path, vocab_size: int) -> None:
     """Every byte is a token of its own; the control tokens have the last ids."""
     first = vocab_size - len(CONTROL_TOKENS)
     if first < 256:
@@ -294,7 +288,7 @@ def _write_tokenizer(folder: Path, vocab_size: int) -> None:
         "pad_token": CONTROL_TOKENS[0],
         "tokenizer_class": "Qwen2Tokenizer",
     }
-    _write_json(folder / "tokenizer_config.json", config)
+    write_json(folder / "tokenizer_config.json", config)
 
 
 def _byte_characters() -> list[str]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from trt_runtime.errors import UserError, reason_of
 
@@ -30,6 +31,13 @@ def whole_file(path: Path, size: int) -> Iterator[BinaryIO]:
         # A folder that cannot be written to cannot be cleaned either: keep the first error.
         if partial.exists():
             partial.unlink(missing_ok=True)
+
+
+def write_json(path: Path, data: Any) -> None:
+    """A file of readable JSON; raises UserError as :func:`whole_file` does."""
+    text = (json.dumps(data, indent=1, ensure_ascii=False) + "\n").encode("utf-8")
+    with whole_file(path, len(text)) as file:
+        file.write(text)
 
 
 def _cannot_write(path: Path, size: int, error: OSError) -> UserError:

@@ -10,6 +10,8 @@ import pytest
 
 from engines import build_engines
 from export import export_checkpoint
+from export.synthetic import write_random_checkpoint
+from tests.export import small_random
 from tests.goldens import dense_checkpoint
 from trt_runtime.folder import EMBEDDED, OpenFolder, open_folder
 from trt_runtime.synthesizer import Synthesizer, load
@@ -36,6 +38,17 @@ def dense(tmp_path_factory: pytest.TempPathFactory) -> Folders:
 @pytest.fixture(scope="session")
 def dense_engines(dense: Folders) -> OpenFolder:
     return open_folder(dense.engines)
+
+
+@pytest.fixture(scope="session")
+def random_engines(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Engines with the released models' rate and patches, and random weights."""
+    folder = tmp_path_factory.mktemp("random")
+    write_random_checkpoint(
+        folder / "checkpoint", small_random.CONFIG, seed=small_random.SEED,
+        stop_bias=small_random.STOP_BIAS,
+    )  # fmt: skip
+    return build_engines(folder / "checkpoint", folder / "engines")
 
 
 @pytest.fixture(scope="session")

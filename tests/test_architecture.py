@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.tables import rendered
+from benchmarks.tables import DOCUMENTS, rendered
 
 ROOT = Path(__file__).resolve().parents[1]
-ROOMS = ("trt_runtime", "export", "engines", "calibration")
+ROOMS = ("trt_runtime", "export", "engines", "calibration", "training")
 
 #: Room → what it may import of the project at the top of a file, and what only inside a function.
 MAY_IMPORT: dict[str, tuple[set[str], set[str]]] = {
@@ -38,6 +38,7 @@ MAY_IMPORT: dict[str, tuple[set[str], set[str]]] = {
     ),
     "engines": ({"engines", "trt_runtime"}, {"export", "calibration"}),
     "calibration": ({"calibration", "engines", "trt_runtime"}, set()),
+    "training": ({"training", "export", "trt_runtime"}, set()),
 }
 #: What a room never imports, not even inside a function.
 NEVER = {
@@ -45,6 +46,7 @@ NEVER = {
     "export": {"onnxruntime", "transformers"},
     "engines": {"torch", "transformers"},
     "calibration": set(),
+    "training": {"onnxruntime", "transformers"},
 }
 #: Third-party packages that a room may import at the top of a file.
 MAY_NEED = {
@@ -54,7 +56,10 @@ MAY_NEED = {
     | {"tokenizers", "torch"},
     "engines": {"google", "onnx", "onnxruntime"},
     "calibration": set(),
+    "training": {"ml_dtypes", "numpy", "onnx", "safetensors", "torch"},
 }
+#: Where the rooms are used that no wheel holds; neither is used by a room.
+OUTSIDE = {"training": ("benchmarks", "tests", "training"), "benchmarks": ("benchmarks", "tests")}
 
 
 def sources(room: str) -> Iterator[Path]:
@@ -122,11 +127,30 @@ def test_rooms_never_import_what_they_do_without(room: str) -> None:
             assert not within(module, NEVER[room]), f"{path.relative_to(ROOT)} imports {module}"
 
 
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_what_is_not_shipped_is_imported_by_nothing_that_is(name: str) -> None:
+    for folder in {*ROOMS, "benchmarks", "examples", "tests"} - set(OUTSIDE[name]):
+        for path in sources(folder):
+            for module, _ in imports(path):
+                assert not within(module, {name}), f"{path.relative_to(ROOT)} imports {module}"
+
+
+def test_the_wheel_holds_the_rooms_but_training() -> None:
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    included = project["tool"]["setuptools"]["packages"]["find"]["include"]
+    assert sorted(included) == sorted(f"{room}*" for room in ROOMS if room != "training")
+
+
 def test_the_check_of_imports_sees_imports() -> None:
     """A rule that no import could break would be no rule."""
     seen = {module for path in sources("engines") for module, _ in imports(path)}
     assert {"onnx", "trt_runtime.manifest"} <= seen
     assert not within("export.bundle", MAY_IMPORT["trt_runtime"][0])
+    assert {"training.speech", "benchmarks.recognition"} <= {
+        module for path in sources("benchmarks") for module, _ in imports(path)
+    }
 
 
 def test_importing_the_runtime_is_light() -> None:
@@ -161,7 +185,9 @@ def test_files_have_one_subject(room: str) -> None:
         assert path.stem not in {"utils", "helpers", "common", "misc", "base"}
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/architecture.md", "docs/dependencies.md"])
+@pytest.mark.parametrize(
+    "name", ["README.md", "docs/architecture.md", "docs/dependencies.md", "training/README.md"]
+)
 def test_links_lead_somewhere(name: str) -> None:
     text = (ROOT / name).read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
@@ -181,6 +207,7 @@ def test_every_direct_dependency_is_explained() -> None:
     assert {name for name in names if f"| {name} |" not in text} == set()
 
 
-def test_the_readmes_tables_are_what_was_measured() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert rendered(text) == text
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_tables_are_what_was_measured(document: Path) -> None:
+    text = document.read_text(encoding="utf-8")
+    assert rendered(text, DOCUMENTS[document]) == text

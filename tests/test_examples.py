@@ -93,7 +93,7 @@ def test_the_example_of_an_extra_says_what_to_install(tmp_path: Path) -> None:
 
 
 def test_every_script_is_run_or_made_for_something_else() -> None:
-    others = {"buzz.py", "make_demo_checkpoint.py"}
+    others = {"buzz.py"}
     assert {path.name for path in EXAMPLES.glob("*.py")} == set(RUNS) | others
 
 

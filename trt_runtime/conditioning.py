@@ -72,20 +72,25 @@ def _check_fit(source: Source, opened: OpenFolder) -> tuple[str, ...]:
         made_for["speaker embedding"] = (len(voice.speaker_embedding), g.speaker_dim)
     if voice.latent_mean is not None:
         made_for["latent channels"] = (voice.latent_mean.shape[1], g.latent_dim)
+    elsewhere = (
+        "leave engines out, for the voice ships with the embedded default; or make another voice "
+        "with these engines"
+    )
     for name, (found, expected) in made_for.items():
         if found != expected:
+            again = elsewhere if source.shipped else "make the voice again with these engines"
             raise UserError(
                 f"{source.label} was made for another model",
                 expected=f"{name} {expected}",
                 found=f"{name} {printable(str(found))}",
-                do="make the voice again with these engines: ming-trt voices add NAME REF.wav "
-                "--text ...",
+                do=f"{again}: ming-trt voices add NAME REF.wav --text ...",
             )
     checkpoint = checkpoint_of(opened.manifest.source)
     if voice.checkpoint and checkpoint and voice.checkpoint != checkpoint:
+        again = elsewhere if source.shipped else "make it again with these engines"
         return (
             f"{source.label} was made with another checkpoint of the same family; if it sounds "
-            "wrong, make it again with these engines",
+            f"wrong, {again}",
         )
     return ()
 

@@ -16,18 +16,23 @@ from trt_runtime.reference_audio import ReferenceAudio, read_reference, read_ref
 from trt_runtime.request import Request
 from trt_runtime.spoken_text import check_text
 from trt_runtime.voice import Voice
-from trt_runtime.voice_store import ENDING, FILE_SUFFIXES, VoiceStore
+from trt_runtime.voice_name import ENDING, FILE_SUFFIXES
+from trt_runtime.voice_store import VoiceStore
 
 _FORMS = "a stored voice's name, a voice file, a Voice, a recording, or (recording, its words)"
 
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """One speaker's sound; `label` names it in messages, `transcript` is what it says."""
+    """One speaker's sound; `label` names it in messages, `transcript` is what it says.
+
+    shipped: whether it is a voice that ships with the embedded default.
+    """
 
     sound: Voice | ReferenceAudio
     label: str
     transcript: str | None = None
+    shipped: bool = False
 
 
 def speech_sources(request: Request, store: VoiceStore) -> tuple[list[Source], tuple[str, ...]]:
@@ -164,8 +169,8 @@ def voice_source(value: Any, store: VoiceStore, label: str) -> tuple[Source, tup
         audio, warnings = read_reference(path)
         return Source(audio, label), warnings
     if isinstance(value, str):
-        voice = store.get(value)
-        return Source(voice, f"voice {value!r}", voice.transcript), voice.warnings
+        voice, shipped = store.get(value), store.is_shipped(value)
+        return Source(voice, f"voice {value!r}", voice.transcript, shipped), voice.warnings
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], np.ndarray):
         audio, warnings = read_reference(value)
         return Source(audio, label), warnings

@@ -66,7 +66,9 @@ def choose(request: Request, store: VoiceStore) -> Chosen:
         warnings += (
             'styles and IP voices were made with the zero speaker: give speaker_embedding="zero"',
         )
-    if sources and prompt_text is None and request.latents and request.instruction is None:
+    wordless = prompt_text is None and request.latents and request.instruction is None
+    # A shipped voice is whole as it is.
+    if wordless and not all(source.shipped for source in sources):
         warnings += (
             "without the reference's words (reference_text) only its speaker embedding is used, "
             "which clones less of the voice",

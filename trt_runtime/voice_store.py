@@ -1,7 +1,7 @@
 """The folder of stored voices: `NAME.safetensors` each, as :mod:`trt_runtime.voice` writes them.
 
-Whatever else lies in the folder is left alone. Names may be in any script and are the same on every
-system; a link in the folder is a voice by its own name, and removing it leaves what it names.
+Whatever else lies in the folder is left alone; a link in the folder is a voice by its own name, and
+removing it leaves what it names. The voices that ship are found by name too, and are only read.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 import logging
 import os
-import re
 import shlex
 import sys
 import unicodedata
@@ -18,33 +17,24 @@ from pathlib import Path
 from trt_runtime.errors import UserError, reason_of
 from trt_runtime.printable import printable
 from trt_runtime.voice import Voice
+from trt_runtime.voice_name import ENDING, check_name, problem_with
 from trt_runtime.whole_file import written_beside
 
 log = logging.getLogger(__name__)
 
 #: Environment variable that names the folder.
 VARIABLE = "MING_TRT_VOICES"
-ENDING = ".safetensors"
-#: Suffixes that make a string the name of a file, wherever a voice's name may stand too.
-FILE_SUFFIXES = (
-    ENDING, ".wav", ".flac", ".mp3", ".ogg", ".opus", ".oga", ".aiff", ".aif", ".au", ".caf",
-    ".w64", ".m4a", ".mp4",
-)  # fmt: skip
-LONGEST_NAME = 64
-#: Linux lets a file's name have 255 bytes.
-_MOST_BYTES = 255 - len(ENDING)
-#: Unicode categories: every script's letters, the marks that belong to them, and decimal digits.
-_LETTERS_AND_DIGITS = ("L", "M", "Nd")
-#: Windows takes these for devices, whatever follows a dot.
-_DEVICE = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE | re.ASCII)
+#: The voices that ship: they belong to the embedded default.
+SHIPPED = Path(__file__).parent / "data" / "voices"
 
 
 class VoiceStore:
     """Stored voices by name; safe to use from several processes at once.
 
     folder: None is the environment variable MING_TRT_VOICES or else the user's data folder. It is
-    made when the first voice is added. Every method raises UserError for a name that no voice can
-    have, and where the folder or a file cannot be read or written.
+    made when the first voice is added. A voice in it hides a shipped one of the same name. Every
+    method raises UserError for a name that no voice can have, and where the folder or a file cannot
+    be read or written.
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
@@ -52,34 +42,24 @@ class VoiceStore:
         self.folder = default_folder() if folder is None else _expanded(Path(folder))
 
     def names(self) -> list[str]:
-        """Every voice's name, sorted. Their files are not opened, and may be damaged."""
-        try:
-            entries = list(self.folder.iterdir())
-        except FileNotFoundError:
-            return []
-        except (OSError, ValueError) as error:
-            raise UserError(
-                f"The folder of voices, {self.folder}, cannot be read",
-                found=str(error),
-                do=f"check it, or choose another with --voices or {VARIABLE}",
-            ) from error
-        names = [self._name_of(entry) for entry in entries if entry.name.endswith(ENDING)]
-        return sorted({name for name in names if name}, key=lambda name: (name.casefold(), name))
-
-    def _name_of(self, entry: Path) -> str | None:
-        if entry.name.startswith(".") or _is_folder(entry):
-            return None
-        name = unicodedata.normalize("NFC", entry.name.removesuffix(ENDING))
-        # On some systems a name that is not normalised names the same file, on others another.
-        same = self._file(name).name == entry.name or os.path.lexists(self._file(name))
-        if _problem(name) or not same:
-            log.warning("%s is left out: no voice can have this name", printable(str(entry)))
-            return None
-        return name
+        """Every voice's name, shipped or not, sorted. Files are not opened, and may be damaged."""
+        found = {*_names_in(self.folder), *_names_in(SHIPPED)}
+        return sorted(found, key=lambda name: (name.casefold(), name))
 
     def path(self, name: str) -> Path:
-        """The file of that voice, whether it is there or not."""
-        return self._file(check_name(name))
+        """The file of that voice: one in the folder, or else a shipped one.
+
+        Where there is neither, the place in the folder that :meth:`add` would write.
+        """
+        return _file(SHIPPED, name) if self.is_shipped(name) else self._own(name)
+
+    def is_shipped(self, name: str) -> bool:
+        """Whether the voice of that name is a shipped one, hidden by none in the folder."""
+        return not _is_there(self._own(name)) and _is_there(_file(SHIPPED, name))
+
+    def hides_shipped(self, name: str) -> bool:
+        """Whether the voice of that name is one in the folder, and hides a shipped one."""
+        return _is_there(self._own(name)) and _is_there(_file(SHIPPED, name))
 
     def get(self, name: str) -> Voice:
         """The voice of that name; UserError where there is none, with the nearest name."""
@@ -90,7 +70,7 @@ class VoiceStore:
 
         Without `replace`, of several processes that add one name exactly one succeeds.
         """
-        path = self.path(name)
+        path = self._own(name)
         data = voice.to_bytes()
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -111,7 +91,7 @@ class VoiceStore:
 
         For asking before a voice is made, so that minutes of work are not thrown away at its end.
         """
-        path = self.path(name)
+        path = self._own(name)
         if os.path.lexists(path) and not replace:
             raise self._taken(name)
         above = (self.folder, *self.folder.parents)
@@ -128,8 +108,16 @@ class VoiceStore:
             )
 
     def remove(self, name: str) -> None:
-        """Deletes the voice of that name."""
-        path = self._existing(name)
+        """Deletes the voice of that name; raises UserError for a shipped one."""
+        if self.is_shipped(name):
+            raise UserError(
+                f"The voice {name} ships with ming-trt and cannot be removed",
+                expected=f"a voice in {self.folder}",
+                found=str(_file(SHIPPED, name)),
+                do="leave it, or hide it by a voice of your own of that name: "
+                + self._command("add", name, "REF.wav"),
+            )
+        path = self._own(name)
         try:
             path.unlink()
         except FileNotFoundError as error:
@@ -181,12 +169,12 @@ class VoiceStore:
         self.add(name, Voice.load(file), replace=replace)
         return name
 
-    def _file(self, name: str) -> Path:
-        return self.folder / f"{name}{ENDING}"
+    def _own(self, name: str) -> Path:
+        return _file(self.folder, name)
 
     def _existing(self, name: str) -> Path:
         path = self.path(name)
-        if not os.path.lexists(path):
+        if not _is_there(path):
             raise self._missing(name)
         return path
 
@@ -200,10 +188,11 @@ class VoiceStore:
         other = f"did you mean {by_folded[near[0]]}? Otherwise " if near else ""
         if names:
             other += "choose one of these, or "
+        shipped = ", or a shipped one" if any(map(self.is_shipped, names)) else ""
         add = self._command("add", name, "REF.wav")
         return UserError(
             f"There is no voice {name}",
-            expected=f"a voice in {self.folder}" if names else "",
+            expected=f"a voice in {self.folder}{shipped}" if names else "",
             found=found,
             do=f'{other}make it from a recording: {add} --text "WORDS OF THE RECORDING"',
         )
@@ -211,7 +200,7 @@ class VoiceStore:
     def _taken(self, name: str) -> UserError:
         return UserError(
             f"There is a voice {name} already",
-            found=str(self.path(name)),
+            found=str(self._own(name)),
             do="choose another name, replace it with --replace, or delete it: "
             + self._command("remove", name),
         )
@@ -250,66 +239,53 @@ def _expanded(path: Path) -> Path:
         ) from error
 
 
-def check_name(name: object) -> str:
-    """`name`, normalised (NFC); raises UserError, with a suggestion, unless a voice can have it."""
-    if not isinstance(name, str):
-        raise UserError(
-            "A voice's name is not text",
-            expected="a str",
-            found=type(name).__name__,
-            do='give a name, for example "my-voice"',
-        )
-    normalised = unicodedata.normalize("NFC", name)
-    problem = _problem(normalised)
-    if problem:
-        raise UserError(
-            f"No voice can be called {name[:100]!r}",
-            expected=f"up to {LONGEST_NAME} letters of any script, digits, '.', '_' and '-', not "
-            "beginning with '.' or '-'",
-            found=problem,
-            do=f"call it {_suggested(normalised)}, for example",
-        )
-    return normalised
+def _file(folder: Path, name: str) -> Path:
+    return folder / f"{check_name(name)}{ENDING}"
 
 
-def _problem(name: str) -> str:
-    """What keeps a voice from having this name; "" where nothing does."""
-    strange = next((c for c in name if not _allowed(c)), None)
-    if strange is not None:
-        return f"{strange!r} (U+{ord(strange):04X})"
-    size = len(name.encode("utf-8"))
-    rows = (
-        (not name, "an empty name"),
-        (_begins_badly(name), f"{name[:1]!r} as its beginning"),
-        (name.lower().endswith(ENDING), f"the ending {ENDING}, which its file gets by itself"),
-        (name.lower().endswith(FILE_SUFFIXES), "the ending of an audio file, which voice= opens"),
-        (_DEVICE.fullmatch(name), "a name that Windows keeps for a device"),
-        (len(name) > LONGEST_NAME, f"{len(name)} characters"),
-        (size > _MOST_BYTES, f"{size} bytes in UTF-8, of which a file can have {_MOST_BYTES}"),
-    )  # fmt: skip
-    return next((found for is_so, found in rows if is_so), "")
+def _names_in(folder: Path) -> set[str]:
+    try:
+        entries = list(folder.iterdir())
+    except FileNotFoundError:
+        return set()
+    except (OSError, ValueError) as error:
+        raise _unreadable(folder, error) from error
+    names = (_name_of(entry) for entry in entries if entry.name.endswith(ENDING))
+    return {name for name in names if name}
 
 
-def _allowed(character: str) -> bool:
-    category = unicodedata.category(character)
-    return character in "._-" or category.startswith(_LETTERS_AND_DIGITS)
+def _name_of(entry: Path) -> str | None:
+    if entry.name.startswith(".") or _is_folder(entry):
+        return None
+    name = unicodedata.normalize("NFC", entry.name.removesuffix(ENDING))
+    # On some systems a name that is not normalised names the same file, on others another.
+    place = entry.with_name(name + ENDING)
+    if problem_with(name) or not (place.name == entry.name or os.path.lexists(place)):
+        log.warning("%s is left out: no voice can have this name", printable(str(entry)))
+        return None
+    return name
 
 
-def _begins_badly(name: str) -> bool:
-    """With what hides a file, looks like an option, or is a mark with no letter to be on."""
-    return bool(name) and (name[0] in ".-" or unicodedata.category(name[0]).startswith("M"))
+def _is_there(path: Path) -> bool:
+    """Whether a file, or a link to nothing, is there.
+
+    Raises UserError where that cannot be known: another voice must not be taken for it in silence.
+    """
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError) as error:
+        raise _unreadable(path.parent, error) from error
+    return True
 
 
-def _suggested(name: str) -> str:
-    """A name that a voice can have, as near to `name` as is easy."""
-    kept = re.sub(r"-+", "-", "".join(c if _allowed(c) else "-" for c in name[:1000]))
-    while kept.lower().endswith(FILE_SUFFIXES):
-        kept = kept[: kept.rindex(".")]
-    while _begins_badly(kept):
-        kept = kept[1:]
-    kept = f"voice-{kept}" if _DEVICE.fullmatch(kept) else kept
-    kept = kept[:LONGEST_NAME].encode("utf-8")[:_MOST_BYTES].decode("utf-8", "ignore").rstrip("-")
-    return kept if kept and not _problem(kept) else "my-voice"
+def _unreadable(folder: Path, error: Exception) -> UserError:
+    return UserError(
+        f"The folder of voices, {folder}, cannot be read",
+        found=str(error),
+        do=f"check it, or choose another with --voices or {VARIABLE}",
+    )
 
 
 def _is_folder(path: Path) -> bool:

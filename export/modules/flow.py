@@ -21,7 +21,7 @@ from export.sizes import TIME_FEATURES, FlowTransformerSizes
 RMS_EPS = 1e-6
 # exp of a float32 exponent, as in the reference; by the C library in float64 and then rounded, so
 # that the constant does not depend on the processor that exports.
-_TIME_FREQUENCIES = np.array(
+TIME_FREQUENCIES = np.array(
     [
         math.exp(np.float32(i) * np.float32(-math.log(10000) / (TIME_FEATURES // 2 - 1)))
         for i in range(TIME_FEATURES // 2)
@@ -163,7 +163,7 @@ def euler_step(
 
 def time_features(time: Tensor) -> Tensor:
     """Sines then cosines of 1000 t at geometric frequencies. time: (1,) to (1, TIME_FEATURES)."""
-    angles = (1000.0 * time).unsqueeze(-1) * constant(_TIME_FREQUENCIES)
+    angles = (1000.0 * time).unsqueeze(-1) * constant(TIME_FREQUENCIES)
     return torch.cat((angles.sin(), angles.cos()), -1)
 
 

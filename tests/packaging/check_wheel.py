@@ -163,6 +163,11 @@ def check_commands(scripts: Path, cwd: Path) -> None:
         expect(subcommand in usage, f"`ming-trt --help` does not name {subcommand}:\n{usage}")
     run(scripts / "build-engines", "--help", cwd=cwd, timeout_s=60)
     run(scripts / "ming-trt", "doctor", cwd=cwd, timeout_s=120)
+    none = ("--voices", cwd / "none")
+    listed = json.loads(run(scripts / "ming-trt", "voices", "list", "--json", *none, cwd=cwd))
+    shipped = sorted(path.stem for path in (ROOT / "trt_runtime" / "data" / "voices").iterdir())
+    found = sorted(voice["name"] for voice in listed if voice["shipped"])
+    expect(found == shipped, f"expected the shipped voices {shipped}, found {found}")
 
 
 def check_speech(python: Path, cwd: Path) -> str:
@@ -187,6 +192,10 @@ def check_speech(python: Path, cwd: Path) -> str:
         f"the wave is silent: RMS {sound['rms']:.1e}, expected {QUIETEST_RMS} or more",
     )
     expect(sound["peak"] <= 1.0, f"the wave clips: peak {sound['peak']:.3f}, expected up to 1")
+    other = cwd / "other.wav"
+    command = ("speak", "Hello.", "--voice", "slt", "--voices", cwd / "none", "-o", other)
+    run(python.parent / "ming-trt", *command, cwd=cwd, timeout_s=300)
+    expect(other.read_bytes() != wave.read_bytes(), "--voice slt gives the default voice's samples")
     return f"{sound['seconds']:.2f} s, RMS {sound['rms']:.3f}, peak {sound['peak']:.3f}"
 
 

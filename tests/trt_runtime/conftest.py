@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.conftest import Folders
 from tests.trt_runtime.clones import WORDS, A
-from trt_runtime import Voice, VoiceStore, load, synthesizer
+from trt_runtime import Voice, VoiceStore, load, synthesizer, voice_store
 from trt_runtime.synthesizer import Synthesizer
 
 
@@ -42,6 +43,14 @@ def in_place_of_load(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], Any]:
         return speaker
 
     return put
+
+
+@pytest.fixture
+def shipped(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in place of that of the voices that ship; empty, so that a test ships its own."""
+    folder = tmp_path_factory.mktemp("shipped")
+    monkeypatch.setattr(voice_store, "SHIPPED", folder)
+    return folder
 
 
 @pytest.fixture(scope="session")

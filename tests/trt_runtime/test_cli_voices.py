@@ -16,6 +16,8 @@ from trt_runtime.errors import UserError
 from trt_runtime.voice import Voice
 from trt_runtime.voice_store import VoiceStore
 
+pytestmark = pytest.mark.usefixtures("shipped")
+
 
 def a_voice(transcript=None, samples=0, warnings=(), embedding=True, family="ming-omni-tts-dense"):
     latents = None if transcript is None else np.ones((8, 4), np.float32)
@@ -158,7 +160,7 @@ def test_list_is_aligned_in_every_script(store, voices):
     status, out, err = voices("list")
     assert (status, err) == (0, "")
     head, anna, b, ming = out.splitlines()
-    assert head.split() == ["name", "family", "seconds", "holds", "transcript"]
+    assert head.split() == ["name", "origin", "family", "seconds", "holds", "transcript"]
     for line, holds in ((anna, "speaker + latents"), (b, "speaker"), (ming, "latents")):
         assert columns(line[: line.index(holds)]) == head.index("holds")
     assert columns(anna[: anna.index("In the")]) == head.index("transcript")
@@ -179,8 +181,8 @@ def test_list_goes_on_past_a_damaged_file(store, voices):
     assert (status, err) == (0, "")
     lines = out.splitlines()
     assert [line.split()[0] for line in lines] == ["name", "anna", "bad", "zoe"]
-    assert lines[2].startswith("bad   cannot be used: ")
-    assert lines[1].index("ming-omni") == lines[3].index("ming-omni") == 6
+    assert lines[2].startswith("bad   own     cannot be used: ")
+    assert lines[1].index("ming-omni") == lines[3].index("ming-omni") == 14
     status, out, _ = voices("list", "--json")
     assert status == 0
     facts = json.loads(out)
@@ -188,7 +190,7 @@ def test_list_goes_on_past_a_damaged_file(store, voices):
     assert "damaged" in facts[1]["error"]
     store.remove("anna")
     store.remove("zoe")
-    assert voices("list")[1].splitlines()[1].startswith("bad   cannot be used")
+    assert voices("list")[1].splitlines()[1].startswith("bad   own     cannot be used")
 
 
 def test_an_empty_list(store, voices):
@@ -206,18 +208,19 @@ def test_show(store, voices):
     assert status == 0
     lines = dict(line.split(maxsplit=1) for line in out.splitlines()[:-2])
     assert lines == {
-        "name": "anna", "file": str(store.path("anna")), "family": "ming-omni-tts-dense",
-        "checkpoint": "unknown", "sample_rate": "44100", "samples": "88200", "seconds": "2.0",
-        "speaker_embedding": "yes", "latents": "8", "patch": "4",
-        "transcript": "Hello\\nthere \\u202e.",
+        "name": "anna", "origin": "own", "file": str(store.path("anna")),
+        "family": "ming-omni-tts-dense", "checkpoint": "unknown", "sample_rate": "44100",
+        "samples": "88200", "seconds": "2.0", "speaker_embedding": "yes", "latents": "8",
+        "patch": "4", "transcript": "Hello\\nthere \\u202e.",
     }  # fmt: skip
     assert out.splitlines()[-1].split(maxsplit=1) == ["warning", "it is loud"]
     status, out, _ = voices("show", "anna", "--json")
     assert status == 0
     assert "\\u202e" in out
     assert json.loads(out) == {
-        "name": "anna", "file": str(store.path("anna")), "family": "ming-omni-tts-dense",
-        "checkpoint": "", "sample_rate": 44100, "samples": 88200, "seconds": 2.0,
+        "name": "anna", "file": str(store.path("anna")), "shipped": False,
+        "hides_shipped": False, "family": "ming-omni-tts-dense", "checkpoint": "",
+        "sample_rate": 44100, "samples": 88200, "seconds": 2.0,
         "speaker_embedding": True, "latents": 8, "patch": 4,
         "transcript": "Hello\nthere \u202e.", "warnings": ["it hums", "it is loud"],
     }  # fmt: skip
@@ -245,6 +248,49 @@ def test_remove_export_import(store, voices, tmp_path):
     assert voices("remove", "anna") == (0, "", "removed anna\n")
     assert voices("remove", "anna")[0] == 2
     assert store.names() == ["shared", "小明"]
+
+
+def test_shipped_voices_and_a_voice_that_hides_one(fake, store, shipped, wave, voices, tmp_path):
+    for name in ("rms", "slt"):
+        a_voice(samples=88200, warnings=("it ships",)).save(shipped / f"{name}.safetensors")
+
+    def origins():
+        status, out, _ = voices("list")
+        assert status == 0
+        head, *lines = out.splitlines()
+        start, end = head.index("origin"), head.index("family")
+        return {line.split()[0]: line[start:end].strip() for line in lines}
+
+    def told(*arguments):
+        status, out, _ = voices(*arguments, "--json")
+        assert status == 0
+        facts = json.loads(out)
+        return [facts[key] for key in ("file", "shipped", "hides_shipped")]
+
+    assert origins() == {"rms": "shipped", "slt": "shipped"}
+    assert told("show", "slt") == [str(shipped / "slt.safetensors"), True, False]
+    assert "origin             shipped\n" in voices("show", "slt")[1]
+    status, _, err = voices("remove", "slt")
+    assert status == 2
+    assert "slt ships with ming-trt and cannot be removed" in err
+    file = tmp_path / "e.safetensors"
+    assert voices("export", "slt", file) == (0, "", f"wrote {file}\n")
+    assert Voice.load(file).warnings == ("it ships",)
+
+    hidden = "slt is now this voice, which hides the shipped one of that name\n"
+    assert voices("add", "slt", wave)[2].endswith(hidden)
+    assert origins() == {"rms": "shipped", "slt": "own, hides the shipped one"}
+    own = store.folder / "slt.safetensors"
+    assert told("show", "slt") == [str(own), False, True]
+    assert "origin             own, hides the shipped one\n" in voices("show", "slt")[1]
+    own.write_bytes(b"x")
+    assert origins()["slt"] == "own, hides the shipped one"
+    assert voices("add", "slt", wave)[0] == 2
+    again = "removed slt\nslt is the shipped voice again\n"
+    assert voices("remove", "slt") == (0, "", again)
+    assert voices("import", file, "--name", "slt") == (0, "", f"added slt\n{hidden}")
+    assert voices("import", file, "--name", "anna") == (0, "", "added anna\n")
+    assert origins() == {"anna": "own", "rms": "shipped", "slt": "own, hides the shipped one"}
 
 
 def test_output_that_cannot_show_a_script(store, voices, monkeypatch):

@@ -22,6 +22,7 @@ from tests.trt_runtime.clones import (
     speak,
 )
 from trt_runtime import Voice, load
+from trt_runtime.cli.wording import in_options
 from trt_runtime.errors import NumericError, UserError
 from trt_runtime.noise import Stream, normal
 from trt_runtime.prompt_embedding import embed_context
@@ -251,6 +252,22 @@ def test_voices_of_another_checkpoint(cloner: Synthesizer, voice: Voice) -> None
     for known in (voice, dataclasses.replace(voice, checkpoint="")):
         warnings = speak(cloner, voice=known).warnings
         assert not any("another checkpoint" in warning for warning in warnings)
+
+
+def test_a_shipped_voice_of_another_model(
+    cloner: Synthesizer, silent_voice: Voice, shipped: Path
+) -> None:
+    """The way out is the default that it ships with; the rule is that of every stored voice."""
+    for name, change in (("far", {"sample_rate": 16_000}), ("near", {"checkpoint": "0" * 64})):
+        dataclasses.replace(silent_voice, **change).save(shipped / f"{name}.safetensors")
+    with pytest.raises(UserError, match="voice 'far' was made for another model") as caught:
+        speak(cloner, voice="far")
+    assert "sample rate 16000" in str(caught.value)
+    assert "leave engines out" in caught.value.do
+    assert "voices add NAME REF.wav" in caught.value.do
+    assert "leave --engines out" in in_options(str(caught.value))
+    (warning,) = (w for w in speak(cloner, voice="near").warnings if "another checkpoint" in w)
+    assert "leave engines out" in warning
 
 
 def test_a_voice_too_large_for_float32(cloner: Synthesizer, voice: Voice) -> None:

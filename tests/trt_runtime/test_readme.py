@@ -17,13 +17,12 @@ import trt_runtime
 from engines.cli import parser as engines_parser
 from export.__main__ import parser as export_parser
 from trt_runtime.cli import main
-from trt_runtime.folder import EMBEDDED
 from trt_runtime.manifest import read_manifest
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-#: What a reader would have in place of the README's names.
-FOLDERS = {"CHECKPOINT": str(ROOT / "examples" / "demo-checkpoint"), "ENGINES": str(EMBEDDED)}
+#: What a reader would have in place of the README's names; its lines are for the released rate.
+CHECKPOINT = ROOT / "examples" / "demo-checkpoint"
 #: A command's first words, as the README has them: the module that it runs.
 PROGRAMS = {
     ("python", "-m", "export"): "export",
@@ -71,12 +70,13 @@ def parser_of(module: str) -> argparse.ArgumentParser:
     return engines_parser() if module == "engines.cli" else main.build_parser(main.find_commands())
 
 
-def run(words: list[str], cwd: Path) -> subprocess.CompletedProcess[bytes]:
+def run(words: list[str], cwd: Path, engines: Path) -> subprocess.CompletedProcess[bytes]:
     found = ours(words)
     assert found is not None
     module, arguments = found
+    folders = {"CHECKPOINT": str(CHECKPOINT), "ENGINES": str(engines)}
     return subprocess.run(
-        [sys.executable, "-m", module, *(FOLDERS.get(word, word) for word in arguments)],
+        [sys.executable, "-m", module, *(folders.get(word, word) for word in arguments)],
         cwd=cwd, check=True, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
 
@@ -97,8 +97,10 @@ def test_the_shell_lines_are_found() -> None:
 
 
 @pytest.mark.parametrize("words", RUNNABLE, ids=lambda words: " ".join(words[:4]))
-def test_shell_lines_do_what_they_say(words: list[str], tmp_path: Path) -> None:
-    output = run(words, tmp_path).stdout
+def test_shell_lines_do_what_they_say(
+    words: list[str], tmp_path: Path, random_engines: Path
+) -> None:
+    output = run(words, tmp_path, random_engines).stdout
     if "speak" not in words:
         assert output
     elif "--stream" in words:
@@ -107,17 +109,19 @@ def test_shell_lines_do_what_they_say(words: list[str], tmp_path: Path) -> None:
         assert (tmp_path / "hello.wav").stat().st_size > 2 * 11_025
 
 
-def test_the_player_is_told_what_comes_through_the_pipe() -> None:
+def test_the_player_is_told_what_comes_through_the_pipe(random_engines: Path) -> None:
     (player,) = (words for words in FROM_CHECKPOINT if words[0] == "aplay")
     told = dict(zip(player[1::2], player[2::2], strict=True))
-    rate = read_manifest(EMBEDDED).geometry.sample_rate
+    rate = read_manifest(random_engines).geometry.sample_rate
     assert told == {"-f": "S16_LE", "-r": str(rate), "-c": "1"}
 
 
-def test_the_python_example(tmp_path: Path) -> None:
+def test_the_python_example(tmp_path: Path, random_engines: Path) -> None:
     (code,) = blocks("python")
     played = "played = []\ndef play(audio, rate): played.append(len(audio))\n"
-    program = played + code.replace('"ENGINES"', repr(str(EMBEDDED))) + "\nprint(sum(played))\n"
+    program = (
+        played + code.replace('"ENGINES"', repr(str(random_engines))) + "\nprint(sum(played))\n"
+    )
     result = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, check=True, stdout=subprocess.PIPE,
         text=True, env={**os.environ, "PYTHONPATH": str(ROOT)},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from tests.trt_runtime.clones import (
     WORDS,
     A,
     B,
+    assert_alike,
     like_speech,
     speak,
 )
@@ -133,6 +135,23 @@ def test_an_unknown_voice_names_the_nearest(
     with pytest.raises(UserError, match="There is no voice beatrix") as caught:
         speak(cloner, voice="beatrix")
     assert "beatrice" in caught.value.do
+
+
+def test_a_shipped_voice_by_name(
+    cloner: Synthesizer, store: VoiceStore, silent_voice: Voice, shipped: Path
+) -> None:
+    """As the voice itself, until another of the user's has its name; nobody lacks its words."""
+    silent_voice.save(shipped / "carol.safetensors")
+    speech = speak(cloner, voice="carol")
+    assert_alike(speech, speak(cloner, voice=silent_voice))
+    assert not any("without the reference's words" in warning for warning in speech.warnings)
+    store.add("carol", cloner.encode_voice(B))
+    try:
+        hidden = speak(cloner, voice="carol")
+        assert_alike(hidden, speak(cloner, reference=B))
+        assert any("without the reference's words" in warning for warning in hidden.warnings)
+    finally:
+        store.remove("carol")
 
 
 @pytest.mark.parametrize("field", [{"ip": "灵小甄"}, {"style": "温柔的女声"}])

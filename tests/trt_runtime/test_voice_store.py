@@ -16,9 +16,12 @@ import pytest
 from trt_runtime import voice_store
 from trt_runtime.errors import UserError
 from trt_runtime.voice import Voice
-from trt_runtime.voice_store import VoiceStore, check_name, default_folder
+from trt_runtime.voice_name import check_name
+from trt_runtime.voice_store import VoiceStore, default_folder
 
 ROOT = Path(__file__).resolve().parents[2]
+
+pytestmark = pytest.mark.usefixtures("shipped")
 
 
 def a_voice(number=1.0):
@@ -174,6 +177,73 @@ def test_what_else_lies_in_the_folder(store, tmp_path, caplog):
     store.remove("dangling")
     store.remove("damaged")
     assert store.names() == ["anna", "link"]
+
+
+def test_shipped_voices_are_found_after_the_users_own(store, shipped, tmp_path):
+    for name in ("slt", "rms"):
+        a_voice(7).save(shipped / f"{name}.safetensors")
+    before = listed(shipped)
+    assert store.names() == ["rms", "slt"]
+    assert store.path("slt") == shipped / "slt.safetensors"
+    assert number(store.get("slt")) == 7
+    assert store.is_shipped("slt")
+    assert not store.hides_shipped("slt")
+    assert not store.folder.parent.exists()
+    store.check_addable("slt")
+    path = store.add("slt", a_voice(2))
+    assert path == store.path("slt") == store.folder / "slt.safetensors"
+    assert number(store.get("slt")) == 2
+    assert not store.is_shipped("slt")
+    assert store.hides_shipped("slt")
+    store.add("anna", a_voice())
+    assert store.names() == ["anna", "rms", "slt"]
+    assert [store.is_shipped(name) for name in store.names()] == [False, True, False]
+    assert [store.hides_shipped(name) for name in store.names()] == [False, False, True]
+    with pytest.raises(UserError, match="a voice slt already") as error:
+        store.add("slt", a_voice(3))
+    assert error.value.found == str(path)
+    with pytest.raises(UserError, match="a voice slt already"):
+        store.check_addable("slt")
+    store.add("slt", a_voice(3), replace=True)
+    for name, expected in (("slt", 3), ("rms", 7)):
+        assert number(Voice.load(store.export(name, tmp_path))) == expected
+    store.remove("slt")
+    assert number(store.get("slt")) == 7
+    assert listed(shipped) == before
+    assert all(number(Voice.load(file)) == 7 for file in shipped.iterdir())
+
+
+def test_a_shipped_voice_cannot_be_removed(store, shipped):
+    a_voice().save(shipped / "slt.safetensors")
+    with pytest.raises(UserError, match="slt ships with ming-trt and cannot be removed") as error:
+        store.remove("slt")
+    assert error.value.found == str(shipped / "slt.safetensors")
+    assert f"ming-trt voices add slt REF.wav --voices {store.folder}" in error.value.do
+    assert listed(shipped) == ["slt.safetensors"]
+
+
+def test_a_missing_voice_is_told_with_the_shipped_ones(store, shipped):
+    a_voice().save(shipped / "slt.safetensors")
+    with pytest.raises(UserError, match="no voice stl") as error:
+        store.get("stl")
+    assert error.value.expected == f"a voice in {store.folder}, or a shipped one"
+    assert error.value.found == "slt"
+    assert "did you mean slt?" in error.value.do
+    with pytest.raises(UserError, match="no voice stl"):
+        store.remove("stl")
+
+
+def test_a_folder_that_cannot_be_read_hides_nothing_in_silence(tmp_path, shipped):
+    """It may hold a voice of that name, and the shipped one would be another."""
+    a_voice().save(shipped / "slt.safetensors")
+    (tmp_path / "file").write_bytes(b"")
+    for folder in (tmp_path / "file", tmp_path / "file" / "voices", "null\0"):
+        with pytest.raises(UserError, match=r"folder of voices, (?s:.*)cannot be read"):
+            VoiceStore(folder).get("slt")
+    damaged = VoiceStore(tmp_path)
+    damaged.path("anna").with_name("slt.safetensors").write_bytes(b"x")
+    with pytest.raises(UserError, match=r"slt\.safetensors"):
+        damaged.get("slt")
 
 
 def test_export_and_import(store, tmp_path):

@@ -21,7 +21,7 @@ def add_arguments(group: Any) -> None:
         "--voice",
         metavar="NAME",
         action="append",
-        help="a stored voice, the file of one, or a recording",
+        help="a stored voice (ming-trt voices list), the file of one, or a recording",
     )
     group.add_argument(
         "--reference", metavar="FILE", action="append",

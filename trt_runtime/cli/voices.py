@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 #: Columns of a transcript that `list` shows.
 _FIRST_WORDS = 40
-_HEADINGS = ("name", "family", "seconds", "holds", "transcript")
+_HEADINGS = ("name", "origin", "family", "seconds", "holds", "transcript")
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,7 @@ def _add(arguments: argparse.Namespace, store: VoiceStore) -> None:
     for warning in voice.warnings:
         warn(warning)
     tell(f"added {arguments.name}: {_seconds(voice)} s, {_holds(voice)}, in {place}")
+    _tell_hidden(store, arguments.name)
 
 
 def _list(arguments: argparse.Namespace, store: VoiceStore) -> None:
@@ -95,7 +96,7 @@ def _list(arguments: argparse.Namespace, store: VoiceStore) -> None:
     if arguments.json:
         print_json([_facts(store, *item) for item in found])
     elif found:
-        for line in _table(found):
+        for line in _table(store, found):
             print_line(line)
     else:
         tell(f"no voices in {store.folder}; ming-trt voices add NAME REF.wav adds one")
@@ -109,17 +110,18 @@ def _loaded(store: VoiceStore, name: str) -> Voice | UserError:
         return error
 
 
-def _table(found: Iterable[tuple[str, Voice | UserError]]) -> Iterator[str]:
+def _table(store: VoiceStore, found: Iterable[tuple[str, Voice | UserError]]) -> Iterator[str]:
     rows: list[tuple[str, ...]] = [_HEADINGS]
     for name, voice in found:
+        origin = _origin(store, name)
         if isinstance(voice, UserError):
-            rows.append((name, f"cannot be used: {printable(voice.what)}"))
+            rows.append((name, origin, f"cannot be used: {printable(voice.what)}"))
         else:
             words = "" if voice.transcript is None else _first_words(voice.transcript)
-            rows.append((name, voice.family, _seconds(voice), _holds(voice), words))
+            rows.append((name, origin, voice.family, _seconds(voice), _holds(voice), words))
     whole = [row for row in rows if len(row) == len(_HEADINGS)]
     widths = [max(map(_columns, column)) for column in zip(*whole, strict=True)]
-    widths[0] = max(_columns(row[0]) for row in rows)
+    widths[:2] = (max(_columns(row[index]) for row in rows) for index in range(2))
     for row in rows:
         cells = (
             cell + " " * (width - _columns(cell)) for cell, width in zip(row, widths, strict=False)
@@ -134,20 +136,27 @@ def _show(arguments: argparse.Namespace, store: VoiceStore) -> None:
         print_json(facts)
         return
     warnings = facts.pop("warnings")
+    del facts["shipped"], facts["hides_shipped"]
     facts |= {
         "checkpoint": voice.checkpoint or "unknown",
         "seconds": _seconds(voice),
         "speaker_embedding": "no" if voice.speaker_embedding is None else "yes",
         "transcript": "none" if voice.transcript is None else voice.transcript,
     }
-    rows = [*facts.items(), *(("warning", warning) for warning in warnings)]
+    head = [("name", facts.pop("name")), ("origin", _origin(store, arguments.name))]
+    rows = [*head, *facts.items(), *(("warning", warning) for warning in warnings)]
     for name, value in rows:
         print_line(f"{name:<17}  {value}")
 
 
 def _facts(store: VoiceStore, name: str, voice: Voice | UserError) -> dict[str, Any]:
     """What is told of a voice, as values that JSON holds."""
-    facts: dict[str, Any] = {"name": name, "file": str(store.path(name))}
+    facts: dict[str, Any] = {
+        "name": name,
+        "file": str(store.path(name)),
+        "shipped": store.is_shipped(name),
+        "hides_shipped": store.hides_shipped(name),
+    }
     if isinstance(voice, UserError):
         return facts | {"error": voice.what}
     return facts | {
@@ -164,9 +173,22 @@ def _facts(store: VoiceStore, name: str, voice: Voice | UserError) -> dict[str, 
     }
 
 
+def _origin(store: VoiceStore, name: str) -> str:
+    if store.is_shipped(name):
+        return "shipped"
+    return "own, hides the shipped one" if store.hides_shipped(name) else "own"
+
+
+def _tell_hidden(store: VoiceStore, name: str) -> None:
+    if store.hides_shipped(name):
+        tell(f"{name} is now this voice, which hides the shipped one of that name")
+
+
 def _remove(arguments: argparse.Namespace, store: VoiceStore) -> None:
     store.remove(arguments.name)
     tell(f"removed {arguments.name}")
+    if store.is_shipped(arguments.name):
+        tell(f"{arguments.name} is the shipped voice again")
 
 
 def _export_options(parser: argparse.ArgumentParser) -> None:
@@ -191,6 +213,7 @@ def _import_options(parser: argparse.ArgumentParser) -> None:
 def _import(arguments: argparse.Namespace, store: VoiceStore) -> None:
     name = store.import_(arguments.file, arguments.name, replace=arguments.replace)
     tell(f"added {name}")
+    _tell_hidden(store, name)
 
 
 def _name_argument(parser: argparse.ArgumentParser) -> None:
@@ -244,9 +267,9 @@ def _columns(text: str) -> int:
 #: Adding a subcommand is adding a row.
 _ACTIONS = (
     _Action("add", "make a voice from a recording and keep it", _add_options, _add),
-    _Action("list", "print every voice", _json_argument, _list),
+    _Action("list", "print every voice, of your own and shipped", _json_argument, _list),
     _Action("show", "print what a voice holds", _named_json_options, _show),
-    _Action("remove", "delete a voice", _name_argument, _remove),
+    _Action("remove", "delete a voice of your own", _name_argument, _remove),
     _Action("export", "write a voice to a file", _export_options, _export),
     _Action("import", "keep a voice from a file", _import_options, _import),
 )

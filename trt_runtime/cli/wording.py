@@ -45,6 +45,7 @@ SPELLINGS: dict[str, str] = {
     "description": "--sound-event",
     "max_tokens": "--max-tokens",
     "chunk_patches": "--chunk-patches",
+    "engines": "--engines",
     # Whole expressions.
     "latents=False": "--no-latents",
     "latents=True": "no --no-latents",

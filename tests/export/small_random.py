@@ -1,25 +1,11 @@
-"""Write the demonstration checkpoint: a tiny random Ming-omni-tts in the released layout.
-
-    python examples/make_demo_checkpoint.py [FOLDER]
-
-The same bytes everywhere. Its speech is noise with the level and length of speech: the weights are
-random. It needs the `export` extra.
-"""
+"""The config of a tiny random Ming-omni-tts: noise with the level and length of speech."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))  # so that it runs from a clone that is not installed
-
-from export.synthetic import write_random_checkpoint  # noqa: E402
-
-FOLDER = ROOT / "examples" / "demo-checkpoint"
 SEED = 1895
-#: Chosen so that the demonstration's text stops after a few seconds.
+#: Chosen so that a short text stops after a few seconds.
 STOP_BIAS = 0.0
 
 
@@ -44,7 +30,7 @@ def backbone(hidden: int, layers: int, intermediate: int) -> dict[str, Any]:
 CONFIG: dict[str, Any] = {
     "architectures": ["BailingMMNativeForConditionalGeneration"],
     "model_type": "dense",
-    "ming_trt_note": "the embedded default has random weights: this is noise, not words",
+    "ming_trt_note": "random weights: this is noise, not words",
     "torch_dtype": "bfloat16",
     "llm_config": {
         "architectures": ["Qwen2ForCausalLM"],
@@ -84,14 +70,3 @@ CONFIG: dict[str, Any] = {
     },
     "aggregator_config": {"hidden_size": 64, "depth": 2, "num_heads": 4, "mlp_ratio": 4.0},
 }
-
-
-def main() -> None:
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER
-    write_random_checkpoint(folder, CONFIG, seed=SEED, stop_bias=STOP_BIAS)
-    size = sum(path.stat().st_size for path in folder.iterdir())
-    print(f"wrote {folder}: {size / 1e6:.2f} MB")
-
-
-if __name__ == "__main__":
-    main()

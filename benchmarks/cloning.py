@@ -1,0 +1,150 @@
+"""How far a recording makes an engine folder speak in its voice: similarity, and words.
+
+    python -m benchmarks.cloning --source-program ./flite_speech --out cloning.json
+
+Twenty sentences are said without a recording, then with one of each source voice: by its speaker
+embedding, by embedding and latents with its words, and by its latents alone. Each is compared with
+the source voices saying the same sentences. A voice that the model has never heard (`--unheard`)
+shows where cloning ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from benchmarks.held_out import VOICES
+from benchmarks.listening import Listener, Utterance, read_sentences
+from benchmarks.provenance import provenance, write_result
+from benchmarks.recognition import Recogniser
+from benchmarks.source_voice import Wave, spoken_by_program
+from benchmarks.speaker_similarity import ENCODERS, Embed, unit
+from training.speech import VOICES as TRAINED_VOICES
+from training.voices import SENTENCE
+from trt_runtime.cli import add_engine_arguments
+from trt_runtime.exit_status import exit_status
+from trt_runtime.folder import open_folder
+from trt_runtime.synthesizer import Synthesizer
+
+#: How a recording is used, as `docs/speaking.md` names it: options of the request beside it.
+WAYS: dict[str, dict[str, Any]] = {
+    "embedding": {},
+    "embedding and latents": {"reference_text": SENTENCE},
+    "latents": {"reference_text": SENTENCE, "speaker_embedding": None},
+}
+
+
+def mean_embedding(embed: Embed, waves: Sequence[Wave]) -> NDArray[np.float64]:
+    """The direction of the mean of unit embeddings, (size,)."""
+    return unit(np.mean([unit(embed(wave)) for wave in waves], axis=0))
+
+
+def measure(options: argparse.Namespace, synthesizer: Synthesizer, embed: Embed) -> dict[str, Any]:
+    """The rows of the result: of each way to speak, the words and the similarities."""
+    listener = Listener(Recogniser(), read_sentences(options.sentences))
+    names = [*TRAINED_VOICES, *options.unheard]
+    program = options.source_program.resolve()
+    recordings = {name: spoken_by_program(program, name, [SENTENCE])[0] for name in names}
+    centres = {
+        name: mean_embedding(embed, spoken_by_program(program, name, listener.texts))
+        for name in names
+    }
+    jobs: list[tuple[str | None, str | None, dict[str, Any]]] = [(None, None, {})]
+    for name in names:
+        wave = recordings[name]
+        for way, extra in WAYS.items():
+            jobs.append((name, way, {"reference": (wave.audio, wave.sample_rate), **extra}))
+    rows = []
+    for name, way, request in tqdm(jobs, desc="cloning", disable=None):
+        spoken = [
+            synthesizer.synthesize(text, seed=options.seed, **request) for text in listener.texts
+        ]
+        waves = [Wave(speech.audio, speech.sample_rate) for speech in spoken]
+        vectors = np.stack([unit(embed(wave)) for wave in waves])
+        heard = listener.row(Utterance(i, wave) for i, wave in enumerate(waves))
+        rows.append(
+            {
+                "recording": name,
+                "way": way,
+                "stopped": sum(speech.finish_reason == "stop" for speech in spoken),
+                "sentences": len(spoken),
+                "word_error_rate": heard["word_error_rate"],
+                "similarity": {
+                    other: {
+                        "median": float(np.median(vectors @ centre)),
+                        "min": float((vectors @ centre).min()),
+                        "max": float((vectors @ centre).max()),
+                    }
+                    for other, centre in centres.items()
+                },
+            }
+        )
+    return {"heard_in_training": list(TRAINED_VOICES), "unheard": options.unheard, "rows": rows}
+
+
+def summary(result: dict[str, Any]) -> str:
+    """The result in a line a row, for a terminal."""
+    lines = []
+    for row in result["rows"]:
+        likeness = ", ".join(
+            f"{name} {s['median']:.2f} ({s['min']:.2f} to {s['max']:.2f})"
+            for name, s in row["similarity"].items()
+        )
+        said = f"{row['recording']}, {row['way']}" if row["recording"] else "no recording"
+        lines.append(
+            f"{said:<28} word error rate {row['word_error_rate']['rate']:.3f}, stopped "
+            f"{row['stopped']}/{row['sentences']}, similarity to {likeness}"
+        )
+    return "\n".join(lines)
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        prog="python -m benchmarks.cloning", description=__doc__.splitlines()[0]
+    )
+    add_engine_arguments(made)
+    made.add_argument(
+        "--source-program", type=Path, required=True, metavar="PATH",
+        help="what training/flite_speech.c makes",
+    )  # fmt: skip
+    made.add_argument("--sentences", type=Path, default=VOICES, metavar="FILE")
+    made.add_argument(
+        "--unheard", nargs="*", default=["awb"], metavar="NAME",
+        help="source voices that the model was not trained on (default: awb)",
+    )  # fmt: skip
+    made.add_argument("--seed", type=int, default=0)
+    made.add_argument("--speaker-encoder", choices=ENCODERS, default="folder")
+    made.add_argument("--out", type=Path, metavar="FILE", help="JSON to write")
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parser().parse_args(arguments)
+
+    def run() -> int:
+        opened = open_folder(options.engines, threads=options.threads)
+        make, remark = ENCODERS[options.speaker_encoder]
+        embed = make(opened)
+        result = {
+            **measure(options, Synthesizer(opened, None), embed),
+            "encoder": options.speaker_encoder,
+            "encoder_is": remark,
+            "engines": {"folder": opened.path.name, "target": opened.manifest.target or "bundle"},
+            **provenance("numpy", "onnxruntime", "pocketsphinx"),
+        }
+        print(summary(result))
+        write_result(options.out, result, printed=False)
+        return 0
+
+    return exit_status(run, "benchmarks.cloning", interrupted="benchmarks.cloning: interrupted")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,42 @@
+"""The folders that the commands read from and write to, and what to say where they cannot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trt_runtime.errors import UserError, reason_of
+
+
+def made_folder(path: Path) -> Path:
+    """`path`, made as needed. Raises UserError where it cannot be."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"The folder {path} cannot be made",
+            expected="a folder, or a place for a new one",
+            found=reason_of(error),
+            do="choose another with --out",
+        ) from error
+    return path
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of a file of ASCII. Raises UserError where there is none, or it holds no text."""
+    try:
+        lines = path.read_text(encoding="ascii").splitlines()
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{path} cannot be read",
+            expected="sentences in ASCII, one a line",
+            found=reason_of(error),
+            do="give another file with --texts, or leave it out where WordNet is installed",
+        ) from error
+    if not lines:
+        raise UserError(
+            f"{path} holds no sentences",
+            expected="sentences in ASCII, one a line",
+            found="an empty file",
+            do="give another file with --texts, or leave it out where WordNet is installed",
+        )
+    return lines
