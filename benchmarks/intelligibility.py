@@ -29,6 +29,7 @@ from benchmarks.recognition import Recogniser
 from benchmarks.saying import (
     DEFAULT_VOICE,
     kept,
+    make_folder,
     reconstructed,
     speech,
     voice_of,
@@ -74,6 +75,8 @@ def measure(opened: OpenFolder, options: argparse.Namespace) -> dict[str, Any]:
     if unknown := listener.unknown_words:
         _tell(f"warning: {len(unknown)} words are not in the dictionary: {', '.join(unknown)}")
     seeds = [check_seed(seed) for seed in options.seeds]
+    if options.keep is not None:
+        make_folder(options.keep)
     synthesizer = Synthesizer(opened, options.voices)
     voices = voices_of(synthesizer, VoiceStore(options.voices), (DEFAULT_VOICE, *options.voice))
     compared = comparison(opened, synthesizer, options)

@@ -252,6 +252,14 @@ def test_what_is_missing(
     assert not out.exists()
 
 
+def test_waves_are_kept_in_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Found before anything is spoken."""
+    taken = tmp_path / "taken"
+    taken.touch()
+    assert main(["--keep", str(taken), "--voices", str(tmp_path)]) == 2
+    assert "cannot be kept" in capsys.readouterr().err
+
+
 def test_a_document_lacks_a_table(tmp_path: Path) -> None:
     (tmp_path / "some.json").write_text('{"text": "a table"}')
     tables = {"some": lambda data: data["text"]}
