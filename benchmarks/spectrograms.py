@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.recognition import read_wave
-from trt_runtime.errors import UserError
+from trt_runtime.errors import UserError, reason_of
 from trt_runtime.exit_status import exit_status
 
 #: 32 ms, a step of 4 ms: harmonics of a voice and the closures of its stops are both seen.
@@ -58,8 +58,17 @@ def draw(files: Sequence[Path], titles: Sequence[str], out: Path) -> None:
         axis.set(title=title, ylabel="kHz", xlim=(0, longest))
     axes[-1].set_xlabel("s")
     part = out.with_name(f".{out.name}")
-    figure.savefig(part, dpi=80, format="png", metadata={"Software": None})
-    part.replace(out)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(part, dpi=80, format="png", metadata={"Software": None})
+        part.replace(out)
+    except OSError as error:
+        raise UserError(
+            f"{out} cannot be written",
+            expected="a place for a PNG file",
+            found=reason_of(error),
+            do="give another with --out",
+        ) from error
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

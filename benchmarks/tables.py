@@ -216,6 +216,10 @@ Tables = Mapping[str, Callable[[Mapping[str, Any]], str]]
 #: What each document shows: the name in its marker, which is the result file's, and how.
 DOCUMENTS: Mapping[Path, Tables] = {
     ROOT / "README.md": {"parity": parity, "full-size-cpu": full_size},
+    ROOT / "docs" / "demonstration-voice.md": {
+        "intelligibility": intelligibility,
+        "cloning": cloning,
+    },
 }
 
 

@@ -38,3 +38,10 @@ def test_a_missing_file_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFix
     assert main([str(tmp_path / "no.wav"), "--out", str(tmp_path / "no.png")]) == 2
     assert "no.wav" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_place_that_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    soundfile.write(tmp_path / "a.wav", tone(440, 0.4), RATE)
+    out = tmp_path / "a.wav" / "picture.png"
+    assert main([str(tmp_path / "a.wav"), "--out", str(out)]) == 2
+    assert "picture.png" in capsys.readouterr().err
