@@ -2,17 +2,17 @@
 
     python -m benchmarks.cloning --source-program ./flite_speech --out cloning.json
 
-Twenty sentences are said without a recording, then with one of each source voice: by its speaker
-embedding, by embedding and latents with its words, and by its latents alone. Each is compared with
-the source voices saying the same sentences. A voice that the model has never heard (`--unheard`)
-shows where cloning ends.
+Twenty sentences are said by each source voice itself, by the engines without a recording, and by
+the engines with a recording of each source voice: by its speaker embedding, by embedding and latents
+with its words, and by its latents alone. Each is compared with the source voices saying the same. A
+voice that talker and codec were not trained on (`--unheard`) shows where cloning ends.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from benchmarks.held_out import VOICES
-from benchmarks.listening import Listener, Utterance, read_sentences
+from benchmarks.listening import Listener, Utterance, read_sentences, spread
 from benchmarks.provenance import provenance, write_result
 from benchmarks.recognition import Recogniser
 from benchmarks.source_voice import Wave, spoken_by_program
@@ -33,6 +33,8 @@ from trt_runtime.exit_status import exit_status
 from trt_runtime.folder import open_folder
 from trt_runtime.synthesizer import Synthesizer
 
+#: The row of a source voice's own waves.
+SOURCE = "the source itself"
 #: How a recording is used, as `docs/speaking.md` names it: options of the request beside it.
 WAYS: dict[str, dict[str, Any]] = {
     "embedding": {},
@@ -52,41 +54,44 @@ def measure(options: argparse.Namespace, synthesizer: Synthesizer, embed: Embed)
     names = [*TRAINED_VOICES, *options.unheard]
     program = options.source_program.resolve()
     recordings = {name: spoken_by_program(program, name, [SENTENCE])[0] for name in names}
-    centres = {
-        name: mean_embedding(embed, spoken_by_program(program, name, listener.texts))
-        for name in names
-    }
+    sources = {name: spoken_by_program(program, name, listener.texts) for name in names}
+    centres = {name: mean_embedding(embed, waves) for name, waves in sources.items()}
+    rows = [
+        {"recording": name, "way": SOURCE, **_figures(listener, embed, centres, waves)}
+        for name, waves in sources.items()
+    ]
     jobs: list[tuple[str | None, str | None, dict[str, Any]]] = [(None, None, {})]
     for name in names:
         wave = recordings[name]
         for way, extra in WAYS.items():
             jobs.append((name, way, {"reference": (wave.audio, wave.sample_rate), **extra}))
-    rows = []
     for name, way, request in tqdm(jobs, desc="cloning", disable=None):
         spoken = [
             synthesizer.synthesize(text, seed=options.seed, **request) for text in listener.texts
         ]
         waves = [Wave(speech.audio, speech.sample_rate) for speech in spoken]
-        vectors = np.stack([unit(embed(wave)) for wave in waves])
-        heard = listener.row(Utterance(i, wave) for i, wave in enumerate(waves))
-        rows.append(
-            {
-                "recording": name,
-                "way": way,
-                "stopped": sum(speech.finish_reason == "stop" for speech in spoken),
-                "sentences": len(spoken),
-                "word_error_rate": heard["word_error_rate"],
-                "similarity": {
-                    other: {
-                        "median": float(np.median(vectors @ centre)),
-                        "min": float((vectors @ centre).min()),
-                        "max": float((vectors @ centre).max()),
-                    }
-                    for other, centre in centres.items()
-                },
-            }
-        )
-    return {"heard_in_training": list(TRAINED_VOICES), "unheard": options.unheard, "rows": rows}
+        stopped = sum(speech.finish_reason == "stop" for speech in spoken)
+        figures = _figures(listener, embed, centres, waves)
+        rows.append({"recording": name, "way": way, "stopped": stopped, **figures})
+    return {"unheard": options.unheard, "rows": rows}
+
+
+def _figures(
+    listener: Listener,
+    embed: Embed,
+    centres: Mapping[str, NDArray[np.float64]],
+    waves: Sequence[Wave],
+) -> dict[str, Any]:
+    """What was heard of a row's waves, and how like each source voice they are."""
+    vectors = np.stack([unit(embed(wave)) for wave in waves])
+    heard = listener.row(Utterance(i, wave) for i, wave in enumerate(waves))
+    return {
+        "sentences": len(waves),
+        "word_error_rate": heard["word_error_rate"],
+        "similarity": {
+            other: spread((vectors @ centre).tolist()) for other, centre in centres.items()
+        },
+    }
 
 
 def summary(result: dict[str, Any]) -> str:
@@ -99,8 +104,9 @@ def summary(result: dict[str, Any]) -> str:
         )
         said = f"{row['recording']}, {row['way']}" if row["recording"] else "no recording"
         lines.append(
-            f"{said:<28} word error rate {row['word_error_rate']['rate']:.3f}, stopped "
-            f"{row['stopped']}/{row['sentences']}, similarity to {likeness}"
+            f"{said:<28} word error rate {row['word_error_rate']['rate']:.3f}, "
+            + (f"stopped {row['stopped']}/{row['sentences']}, " if "stopped" in row else "")
+            + f"similarity to {likeness}"
         )
     return "\n".join(lines)
 
@@ -117,7 +123,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--sentences", type=Path, default=VOICES, metavar="FILE")
     made.add_argument(
         "--unheard", nargs="*", default=["awb"], metavar="NAME",
-        help="source voices that the model was not trained on (default: awb)",
+        help="source voices that talker and codec were not trained on (default: awb)",
     )  # fmt: skip
     made.add_argument("--seed", type=int, default=0)
     made.add_argument("--speaker-encoder", choices=ENCODERS, default="folder")
@@ -130,14 +136,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def run() -> int:
         opened = open_folder(options.engines, threads=options.threads)
-        make, remark = ENCODERS[options.speaker_encoder]
-        embed = make(opened)
+        judge = ENCODERS[options.speaker_encoder]
+        embed = judge.make(opened)
         result = {
             **measure(options, Synthesizer(opened, None), embed),
             "encoder": options.speaker_encoder,
-            "encoder_is": remark,
+            "encoder_is": judge.remark,
             "engines": {"folder": opened.path.name, "target": opened.manifest.target or "bundle"},
-            **provenance("numpy", "onnxruntime", "pocketsphinx"),
+            **provenance("numpy", "onnxruntime", "pocketsphinx", *judge.packages),
         }
         print(summary(result))
         write_result(options.out, result, printed=False)

@@ -10,6 +10,7 @@ stretches; every fourth of these into voices.txt (20), the others into held-out.
 
 from __future__ import annotations
 
+import argparse
 import re
 from pathlib import Path
 
@@ -43,6 +44,7 @@ def _is_eligible(text: str, recogniser: Recogniser) -> bool:
 
 
 def main() -> None:
+    argparse.ArgumentParser(prog="python -m benchmarks.held_out", description=__doc__).parse_args()
     for path, lines in zip((HELD_OUT, VOICES), chosen(Recogniser()), strict=True):
         path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
         print(f"{path}: {len(lines)}")

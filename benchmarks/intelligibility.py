@@ -138,8 +138,8 @@ def comparison(
         )
     store = VoiceStore(options.voices)
     voices = [voice_of(synthesizer, store, given) for given in options.compare_voices]
-    make, remark = ENCODERS[options.speaker_encoder]
-    embed = make(opened)
+    judge = ENCODERS[options.speaker_encoder]
+    embed = judge.make(opened)
 
     def waves(name: str, voice: Voice | None) -> list[Wave]:
         spoken = speech(synthesizer, voice, texts, options.seeds[:1])
@@ -150,7 +150,7 @@ def comparison(
             "names": [name for name, _ in voices],
             "sentences": {"file": options.voice_sentences.name, "count": len(texts)},
             "encoder": options.speaker_encoder,
-            "encoder_is": remark,
+            "encoder_is": judge.remark,
             **similarity(embed, *(waves(*voice) for voice in voices)),
         }
 
@@ -251,8 +251,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         opened = open_folder(options.engines, threads=options.threads)
         manifest = opened.manifest
         packages = ["numpy", "onnxruntime", "pocketsphinx"]
-        if options.compare_voices and options.speaker_encoder == "resemblyzer":
-            packages.append("resemblyzer")
+        if options.compare_voices:
+            packages += ENCODERS[options.speaker_encoder].packages
         result = {
             **measure(opened, options),
             "engines": {

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.recognition import read_wave
-from training.speech import SAMPLE_RATE, spoken
+from training.speech import SAMPLE_RATE, find_program, spoken
 from trt_runtime.errors import UserError
 
 #: flite takes no others.
@@ -53,7 +53,7 @@ def spoken_by_program(program: Path, voice: str, texts: Sequence[str]) -> list[W
     jobs = [(voice, text) for text in texts]
     return [
         Wave(audio.astype(np.float32) / np.float32(32768), SAMPLE_RATE)
-        for _, _, audio, _ in spoken(program, jobs)
+        for _, _, audio, _ in spoken(find_program(program), jobs)
     ]
 
 

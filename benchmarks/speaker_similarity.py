@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -51,14 +52,24 @@ def resemblyzer_encoder(opened: OpenFolder) -> Embed:
     )
 
 
-#: Name → what makes it, and what a reader must know of it.
-ENCODERS: dict[str, tuple[Callable[[OpenFolder], Embed], str]] = {
-    "folder": (
+@dataclass(frozen=True)
+class Judge:
+    """A speaker encoder: what makes it, what a reader must know of it, whose versions matter."""
+
+    make: Callable[[OpenFolder], Embed]
+    remark: str
+    packages: tuple[str, ...] = ()
+
+
+ENCODERS: dict[str, Judge] = {
+    "folder": Judge(
         folder_encoder,
         "the engine folder's own speaker encoder, which the voice is conditioned on: not an "
         "independent judge",
     ),
-    "resemblyzer": (resemblyzer_encoder, "Resemblyzer, independent of the engines"),
+    "resemblyzer": Judge(
+        resemblyzer_encoder, "Resemblyzer, independent of the engines", ("resemblyzer",)
+    ),
 }
 
 

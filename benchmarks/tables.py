@@ -178,7 +178,7 @@ def cloning(data: Mapping[str, Any]) -> str:
     voices = list(data["rows"][0]["similarity"])
     lines = [
         f"{data['rows'][0]['sentences']} sentences a row. Cosines to the mean of each source voice "
-        f"saying the same, median and range, by {data['encoder_is']}. Never heard in training: "
+        f"saying the same, median and range, by {data['encoder_is']}. Unknown to talker and codec: "
         f"{', '.join(data['unheard']) or 'none of these'}.",
         "",
         "| recording of | used | word error rate | stopped by itself | "
@@ -191,7 +191,7 @@ def cloning(data: Mapping[str, Any]) -> str:
             row["recording"] or "none",
             row["way"] or "–",
             f"{row['word_error_rate']['rate']:.3f}",
-            f"{row['stopped']} of {row['sentences']}",
+            f"{row['stopped']} of {row['sentences']}" if "stopped" in row else "–",
             *(_spread(row["similarity"][voice]) for voice in voices),
         ]
         lines.append("| " + " | ".join(cells) + " |")

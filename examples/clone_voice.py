@@ -17,9 +17,7 @@ WAYS = {
 }
 with trt_runtime.load(*sys.argv[3:4]) as speaker:
     for way, options in WAYS.items():
-        speech = speaker.synthesize(  # few steps: the random voice that ships may never stop
-            "Hello, it is me.", reference=reference, seed=7, max_steps=20, **options
-        )
+        speech = speaker.synthesize("Hello, it is me.", reference=reference, seed=7, **options)
         speech.save(f"clone-{way}.wav")
         print(f"clone-{way}.wav: {speech.duration:.2f} s, ended by {speech.finish_reason}")
         for warning in speech.warnings:

@@ -19,8 +19,7 @@ voices = {
     for number, name in enumerate(dialogue.speakers)
 }
 with trt_runtime.load(*sys.argv[2:3]) as speaker:
-    # Few steps: the random voice that ships may never stop.
-    speech = speaker.synthesize(dialogue, voice=voices, seed=7, max_steps=30)
+    speech = speaker.synthesize(dialogue, voice=voices, seed=7)
 speech.save("dialogue.wav")
 ended = f"{speech.duration:.2f} s, ended by {speech.finish_reason}"
 print(f"dialogue.wav: {ended}, of {', '.join(dialogue.speakers)}")

@@ -24,7 +24,8 @@ MANNERS = {
 }
 with trt_runtime.load(*sys.argv[2:3]) as speaker:
     for name, (instruction, voice) in MANNERS.items():
-        speech = speaker.synthesize(  # few steps: the random voice that ships may never stop
+        # Few steps: the demonstration voice that ships knows neither Chinese nor instructions.
+        speech = speaker.synthesize(
             "今天天气很好。", instruction=instruction, seed=7, max_steps=12, **voice
         )
         speech.save(f"instruct-{name}.wav")

@@ -18,7 +18,7 @@ except trt_runtime.UserError as error:  # where the extra is not installed: what
 with trt_runtime.load(*sys.argv[2:3]) as speaker:
     try:
         print("model:", speaker.normalize_text(text))
-    except trt_runtime.UserError as error:  # random weights write without end
+    except trt_runtime.UserError as error:  # the voice that ships learned to speak, not to write
         print("model:", error.what)
     speech = speaker.synthesize(text, normalize=True, seed=7)
 print("spoken:", speech.sentences[0].text)

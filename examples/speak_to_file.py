@@ -9,7 +9,7 @@ import trt_runtime
 
 text = sys.argv[1] if len(sys.argv) > 1 else "Hello."
 path = sys.argv[2] if len(sys.argv) > 2 else "hello.flac"
-engines = sys.argv[3] if len(sys.argv) > 3 else None  # the random voice that ships: a noise
+engines = sys.argv[3] if len(sys.argv) > 3 else None  # the demonstration voice that ships
 speech = trt_runtime.synthesize(text, engines=engines, seed=7)
 speech.save(path)
 print(f"{path}: {speech.duration:.2f} s, ended by {speech.finish_reason}, seed {speech.seed}")

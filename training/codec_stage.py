@@ -50,7 +50,7 @@ def train_codec(options: argparse.Namespace, device: torch.device, log: Log) -> 
         )
     log(f"codec: {len(audio) / geometry.sample_rate / 3600:.1f} h of speech")
     generator = torch.Generator(device).manual_seed(options.seed)
-    optimizer = optimizer_of(codec, BETAS, not options.adamw)
+    optimizer = optimizer_of(codec, BETAS, not options.adam)
     loop = Loop("codec", codec, optimizer, generator, options.out / "codec.resume.safetensors", log)
     batch = max(1, round(BATCH * options.batch))
     made = codec_step(codec, audio, optimizer, generator, options.kl or KL_WEIGHT, batch)

@@ -1,4 +1,4 @@
-"""Muon for matrices, AdamW for the rest, with a learning rate that is a tensor on the device.
+"""Muon for matrices, Adam for the rest, with a learning rate that is a tensor on the device.
 
 Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/): momentum whose matrices are
 made nearly orthogonal by Newton-Schulz iterations. Matrices of one shape are one batch, so that a
@@ -40,8 +40,8 @@ def orthogonal(matrices: Tensor) -> Tensor:
 class Optimizer:
     """Clips the gradients' norm at 1 and steps. `rate`: () float32 on the device, the caller's.
 
-    `matrices` are trained by Muon, `others` by AdamW. Everything it keeps is in `state()`, tensors
-    by name, which `load()` takes back.
+    `matrices` are trained by Muon, `others` by Adam without weight decay. Everything it keeps is in
+    `state()`, tensors by name, which `load()` takes back.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Optimizer:
 
 
 def optimizer_of(module: nn.Module, betas: tuple[float, float], muon: bool = True) -> Optimizer:
-    """Muon for what multiplies hidden states; AdamW for tables, vectors and what meets the data."""
+    """Muon for what multiplies hidden states; Adam for tables, vectors and what meets the data."""
     matrices: list[nn.Parameter] = []
     others: list[nn.Parameter] = []
     for name, parameter in module.named_parameters():

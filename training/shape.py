@@ -13,8 +13,12 @@ NOTE = (
     "the embedded default is a demonstration voice of 7.3 million parameters, trained on flite's "
     "synthetic speech: it is not Ming's weights and does not show their quality"
 )
-#: What the voice is exported with: it speaks sentences of at most some 10 s.
-VOICE_OPTIONS: dict[str, Any] = {"cache_length": 512, "max_steps": 200, "prefill_chunks": (16, 64)}
+#: Utterances of at most some 14 s are trained on. What is exported may be longer.
+TRAINING_OPTIONS: dict[str, Any] = {
+    "cache_length": 512,
+    "max_steps": 200,
+    "prefill_chunks": (16, 64),
+}
 
 
 def _backbone(hidden: int, layers: int, intermediate: int, window: int) -> dict[str, Any]:
@@ -88,7 +92,7 @@ def config(patch: int, history: int, latent_dim: int = 24) -> dict[str, Any]:
 
 
 def sizes_of(patch: int, history: int) -> tuple[ModelSizes, Geometry]:
-    """The sizes of :func:`config`, and the geometry of its export with :data:`VOICE_OPTIONS`."""
+    """The sizes of :func:`config`, and a geometry of them with :data:`TRAINING_OPTIONS`."""
     chosen = config(patch, history)
     sizes = family_of(chosen).sizes(chosen)
-    return sizes, geometry_of(sizes, ExportOptions(**VOICE_OPTIONS))
+    return sizes, geometry_of(sizes, ExportOptions(**TRAINING_OPTIONS))

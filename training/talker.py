@@ -75,12 +75,11 @@ class Voice(nn.Module):
 
 
 def make_voice(sizes: ModelSizes, geometry: Geometry, phones: int, seed: int) -> Voice:
-    """A voice of random values; those of the guides are torch's own and do not follow `seed`."""
+    """A voice of random values."""
     voice = Voice(sizes, geometry, phones)
     generator = torch.Generator().manual_seed(seed)
-    for name, module in voice.named_children():
-        if name != "guides":
-            start(module, generator)
+    for module in voice.children():
+        start(module, generator)
     with torch.no_grad():
         for flow in (voice.flow, voice.aggregator):
             half = flow.inverse_frequencies.numel()

@@ -43,7 +43,7 @@ def parser() -> argparse.ArgumentParser:
         )
         stage.add_argument("--start", type=Path, help="weights of this stage to start from")
         stage.add_argument("--peak", type=positive_number, help="learning rate")
-        stage.add_argument("--adamw", action="store_true", help="AdamW for matrices too, not Muon")
+        stage.add_argument("--adam", action="store_true", help="Adam for matrices too, not Muon")
         stage.add_argument("--seed", type=int, default=1)
         stage.add_argument(
             "--batch", type=positive_number, default=1.0, help="factor of the batches"

@@ -56,7 +56,7 @@ def train_voice(options: argparse.Namespace, device: torch.device, log: Log) -> 
     )  # fmt: skip
     feeder.feed(least=options.first_shards)
     generator = torch.Generator(device).manual_seed(options.seed)
-    optimizer = optimizer_of(voice, BETAS, not options.adamw)
+    optimizer = optimizer_of(voice, BETAS, not options.adam)
     loop = Loop(name, voice, optimizer, generator, options.out / "voice.resume.safetensors", log)
     steps, shares = [], []
     for bucket, utterances in zip(feeder.buckets, feeder.utterances, strict=True):

@@ -39,14 +39,15 @@ def test_a_row_for_each_recording_and_way(
     )
     result = cloning.measure(options, demo, spectrum)
     rows = result["rows"]
-    assert [(row["recording"], row["way"]) for row in rows] == [
-        (None, None), *((name, way) for name in ("rms", "slt") for way in cloning.WAYS)
-    ]  # fmt: skip
+    sources = [(name, cloning.SOURCE) for name in ("rms", "slt")]
+    spoken = [(name, way) for name in ("rms", "slt") for way in cloning.WAYS]
+    found = [(row["recording"], row["way"]) for row in rows]
+    assert found == [*sources, (None, None), *spoken]
     for row in rows:
         assert row["sentences"] == 2
         for likeness in row["similarity"].values():
             assert -1 <= likeness["min"] <= likeness["median"] <= likeness["max"] <= 1
-    default, *_ = rows
+    default = rows[2]
     assert default["word_error_rate"]["rate"] < 0.3
     text = table({**result, "encoder_is": "a stand-in"})
     assert len([line for line in text.splitlines() if line.startswith("| ")]) == 1 + len(rows)

@@ -1,4 +1,4 @@
-"""Muon and AdamW: what is orthogonal, what goes down, and what is kept between runs."""
+"""Muon and Adam: what is orthogonal, what goes down, and what is kept between runs."""
 
 from __future__ import annotations
 

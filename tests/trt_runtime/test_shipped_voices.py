@@ -17,12 +17,6 @@ from trt_runtime.voice_store import SHIPPED
 FILES = sorted(SHIPPED.iterdir())
 MANIFEST = read_manifest(EMBEDDED)
 
-#: The voices are those of the trained demonstration, made by training/voices.py.
-of_the_demonstration = pytest.mark.skipif(
-    "random weights" in str(MANIFEST.source.get("note")),
-    reason="the embedded default has random weights, which have no voices",
-)
-
 
 def test_each_is_a_speaker_embedding_alone(tmp_path: Path) -> None:
     """No recording is taken along, and nothing is remarked of it in each result."""
@@ -40,7 +34,6 @@ def test_each_is_a_speaker_embedding_alone(tmp_path: Path) -> None:
         assert 3 < (voice.duration or 0) < 8
 
 
-@of_the_demonstration
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_each_fits_the_embedded_default(path: Path) -> None:
     """Made again with each new checkpoint: python -m training.voices."""
@@ -49,7 +42,6 @@ def test_each_fits_the_embedded_default(path: Path) -> None:
     assert (voice.sample_rate, voice.patch) == (g.sample_rate, g.patch)
 
 
-@of_the_demonstration
 def test_they_speak_with_nothing_added(tmp_path: Path) -> None:
     none = tmp_path / "none"
     plain = trt_runtime.synthesize("Hello.", seed=1, voices=none)

@@ -161,7 +161,7 @@ class CpuBackend:
         options = self._ort.SessionOptions()
         options.intra_op_num_threads = self._threads
         # Every session has its own threads, which wait for more work by spinning: the graphs of a
-        # step would take the cores from each other. Three times faster for a small model.
+        # step would take the cores from each other.
         options.add_session_config_entry("session.force_spinning_stop", "1")
         options.log_severity_level = 3
         levels = self._ort.GraphOptimizationLevel
