@@ -3,9 +3,9 @@
     python -m benchmarks.cloning --source-program ./flite_speech --out cloning.json
 
 Twenty sentences are said by each source voice itself, by the engines without a recording, and by
-the engines with a recording of each source voice: by its speaker embedding, by embedding and latents
-with its words, and by its latents alone. Each is compared with the source voices saying the same. A
-voice that talker and codec were not trained on (`--unheard`) shows where cloning ends.
+the engines with a recording of each source voice: by its speaker embedding, by embedding and
+latents with its words, and by its latents alone. Each is compared with the source voices saying the
+same. A voice that talker and codec were not trained on (`--unheard`) shows where cloning ends.
 """
 
 from __future__ import annotations
