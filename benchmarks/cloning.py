@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from benchmarks.held_out import VOICES
 from benchmarks.listening import Listener, Utterance, read_sentences, spread
-from benchmarks.provenance import provenance, write_result
+from benchmarks.provenance import check_result, provenance, write_result
 from benchmarks.recognition import Recogniser
 from benchmarks.source_voice import Wave, spoken_by_program
 from benchmarks.speaker_similarity import ENCODERS, Embed, unit
@@ -51,7 +51,8 @@ def mean_embedding(embed: Embed, waves: Sequence[Wave]) -> NDArray[np.float64]:
 def measure(options: argparse.Namespace, synthesizer: Synthesizer, embed: Embed) -> dict[str, Any]:
     """The rows of the result: of each way to speak, the words and the similarities."""
     listener = Listener(Recogniser(), read_sentences(options.sentences))
-    names = [*TRAINED_VOICES, *options.unheard]
+    names = list(dict.fromkeys((*TRAINED_VOICES, *options.unheard)))
+    unheard = names[len(TRAINED_VOICES) :]
     program = options.source_program.resolve()
     recordings = {name: spoken_by_program(program, name, [SENTENCE])[0] for name in names}
     sources = {name: spoken_by_program(program, name, listener.texts) for name in names}
@@ -73,7 +74,7 @@ def measure(options: argparse.Namespace, synthesizer: Synthesizer, embed: Embed)
         stopped = sum(speech.finish_reason == "stop" for speech in spoken)
         figures = _figures(listener, embed, centres, waves)
         rows.append({"recording": name, "way": way, "stopped": stopped, **figures})
-    return {"unheard": options.unheard, "rows": rows}
+    return {"unheard": unheard, "rows": rows}
 
 
 def _figures(
@@ -135,6 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
 
     def run() -> int:
+        check_result(options.out)
         opened = open_folder(options.engines, threads=options.threads)
         judge = ENCODERS[options.speaker_encoder]
         embed = judge.make(opened)

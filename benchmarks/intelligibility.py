@@ -24,7 +24,7 @@ from tqdm import tqdm
 
 from benchmarks.held_out import HELD_OUT, VOICES
 from benchmarks.listening import LENGTH_TOLERANCE, Listener, Utterance, read_sentences
-from benchmarks.provenance import provenance, write_result
+from benchmarks.provenance import check_result, provenance, write_result
 from benchmarks.recognition import Recogniser
 from benchmarks.saying import (
     DEFAULT_VOICE,
@@ -74,7 +74,7 @@ def measure(opened: OpenFolder, options: argparse.Namespace) -> dict[str, Any]:
     texts = listener.texts
     if unknown := listener.unknown_words:
         _tell(f"warning: {len(unknown)} words are not in the dictionary: {', '.join(unknown)}")
-    seeds = [check_seed(seed) for seed in options.seeds]
+    seeds = [check_seed(seed) for seed in dict.fromkeys(options.seeds)]
     if options.keep is not None:
         make_folder(options.keep)
     synthesizer = Synthesizer(opened, options.voices)
@@ -248,6 +248,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.source_voice = options.source_voice or [TRAINED_VOICES[0]]
 
     def run() -> int:
+        check_result(options.out)
         opened = open_folder(options.engines, threads=options.threads)
         manifest = opened.manifest
         packages = ["numpy", "onnxruntime", "pocketsphinx"]

@@ -10,7 +10,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from trt_runtime.errors import UserError, reason_of
 from trt_runtime.machine import describe_machine
+from trt_runtime.whole_file import check_replaceable_file, written_beside
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -29,11 +31,28 @@ def provenance(*packages: str) -> dict[str, Any]:
     }
 
 
+def check_result(path: Path | None) -> None:
+    """Raises UserError where no result can be written to `path`: before minutes are spent on it."""
+    if path is None:
+        return
+    check_replaceable_file(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be written",
+            expected="a folder, or a place for one",
+            found=reason_of(error),
+            do="give another with --out",
+        ) from error
+
+
 def write_result(path: Path | None, result: Mapping[str, Any], *, printed: bool = True) -> None:
     """Writes the result as JSON to `path` where one is given, and prints it too with `printed`."""
     text = json.dumps(result, indent=1, ensure_ascii=False) + "\n"
     if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        check_result(path)
+        with written_beside(path, text.encode("utf-8")) as part:
+            part.replace(path)
     if printed:
         print(text)

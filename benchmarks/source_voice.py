@@ -41,7 +41,7 @@ def spoken_by_program(program: Path, voice: str, texts: Sequence[str]) -> list[W
             f"{program} has no voice {voice}",
             expected=", ".join(_VOICES),
             found=voice,
-            do="choose another with --source-voice",
+            do="choose another of these",
         )
     if foreign := [text for text in texts if not text.isascii() or {"\t", "\n"} & set(text)]:
         raise UserError(

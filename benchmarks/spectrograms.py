@@ -28,6 +28,8 @@ RANGE_DB = 80.0
 
 def spectrogram(audio: NDArray[np.float32], rate: int) -> NDArray[np.float64]:
     """audio: (samples,) at `rate` Hz to power in decibels, (frequencies, frames)."""
+    if len(audio) == 0:
+        raise UserError("A file without samples has no spectrogram", do="give one with sound")
     window, step = int(WINDOW_SECONDS * rate), int(STEP_SECONDS * rate)
     padded = np.pad(np.asarray(audio, np.float64), window // 2)
     frames = np.lib.stride_tricks.sliding_window_view(padded, window)[::step] * np.hanning(window)
@@ -49,13 +51,15 @@ def draw(files: Sequence[Path], titles: Sequence[str], out: Path) -> None:
     loudest = max(float(picture.max()) for picture in pictures)
     longest = max(len(audio) / rate for audio, rate in waves)
     figure = Figure(figsize=(9, 2.2 * len(files)), layout="constrained")
+    # A title is what it says, not mathematics.
     axes = figure.subplots(len(files), 1, squeeze=False)[:, 0]
     for axis, picture, (audio, rate), title in zip(axes, pictures, waves, titles, strict=True):
         axis.imshow(
             picture, origin="lower", aspect="auto", cmap="magma",
             extent=(0, len(audio) / rate, 0, rate / 2000), vmin=loudest - RANGE_DB, vmax=loudest,
         )  # fmt: skip
-        axis.set(title=title, ylabel="kHz", xlim=(0, longest))
+        axis.set_title(title, parse_math=False)
+        axis.set(ylabel="kHz", xlim=(0, longest))
     axes[-1].set_xlabel("s")
     part = out.with_name(f".{out.name}")
     try:

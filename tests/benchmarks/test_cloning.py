@@ -49,6 +49,9 @@ def test_a_row_for_each_recording_and_way(
             assert -1 <= likeness["min"] <= likeness["median"] <= likeness["max"] <= 1
     default = rows[2]
     assert default["word_error_rate"]["rate"] < 0.3
+    # The recordings are used: each is another voice's, and gives other sound.
+    likeness = [row["similarity"]["slt"]["median"] for row in rows[2:]]
+    assert len(set(likeness)) > len(cloning.WAYS)
     text = table({**result, "encoder_is": "a stand-in"})
     assert len([line for line in text.splitlines() if line.startswith("| ")]) == 1 + len(rows)
     assert "latents" in cloning.summary(result)

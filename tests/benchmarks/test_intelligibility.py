@@ -93,7 +93,9 @@ def test_the_embedded_default(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Form and honest counts, whatever it can say."""
-    embed = (lambda opened: lambda wave: np.abs(wave.audio[:100]) + 1e-3, "the test's")
+    embed = speaker_similarity.Judge(
+        lambda opened: lambda wave: np.abs(wave.audio[:100]) + 1e-3, "the test's"
+    )
     monkeypatch.setitem(speaker_similarity.ENCODERS, "folder", embed)
     result = run(
         tmp_path, "--source-folder", str(folder), "--source-voice", "slt", "--seeds", "3", "4",
@@ -218,8 +220,15 @@ def test_a_source_program_that_cannot(tmp_path: Path, voice: str, text: str, sai
     broken = program(tmp_path / "broken", "sys.exit(3)")
     with pytest.raises(UserError, match=said):
         spoken_by_program(broken, voice, [text])
-    with pytest.raises(UserError, match="does not speak"):
+    with pytest.raises(UserError, match="no such file"):
         spoken_by_program(tmp_path / "missing", "slt", ["a"])
+
+
+def test_a_source_program_in_this_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`./flite_speech`, as the documents have it: a bare name is not looked for on the PATH."""
+    program(tmp_path / "speaker", "struct.pack('<3200h', *[1000 * len(text)] * 3200)")
+    monkeypatch.chdir(tmp_path)
+    assert len(spoken_by_program(Path("./speaker"), "rms", ["abc"])) == 1
 
 
 @pytest.mark.parametrize(
@@ -258,6 +267,16 @@ def test_waves_are_kept_in_a_folder(tmp_path: Path, capsys: pytest.CaptureFixtur
     taken.touch()
     assert main(["--keep", str(taken), "--voices", str(tmp_path)]) == 2
     assert "cannot be kept" in capsys.readouterr().err
+
+
+def test_a_result_that_cannot_be_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Found before anything is spoken."""
+    (tmp_path / "file").touch()
+    for out in (tmp_path, tmp_path / "file" / "result.json"):
+        assert main(["--out", str(out), "--voices", str(tmp_path)]) == 2
+        assert "cannot be written" in capsys.readouterr().err
 
 
 def test_a_document_lacks_a_table(tmp_path: Path) -> None:

@@ -45,3 +45,11 @@ def test_a_place_that_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[st
     out = tmp_path / "a.wav" / "picture.png"
     assert main([str(tmp_path / "a.wav"), "--out", str(out)]) == 2
     assert "picture.png" in capsys.readouterr().err
+
+
+def test_titles_are_text_and_silence_is_said(tmp_path: Path) -> None:
+    soundfile.write(tmp_path / "a.wav", tone(440, 0.4), RATE)
+    soundfile.write(tmp_path / "empty.wav", np.zeros(0, np.float32), RATE)
+    out = str(tmp_path / "a.png")
+    assert main([str(tmp_path / "a.wav"), "--titles", r"$\frac{$", "--out", out]) == 0
+    assert main([str(tmp_path / "empty.wav"), "--out", out]) == 2

@@ -11,7 +11,8 @@ import trt_runtime
 from trt_runtime import Voice, VoiceStore
 from trt_runtime.folder import EMBEDDED
 from trt_runtime.manifest import read_manifest
-from trt_runtime.voice_encoder import checkpoint_of
+from trt_runtime.reference_audio import ReferenceAudio
+from trt_runtime.voice_encoder import VoiceEncoder, checkpoint_of
 from trt_runtime.voice_store import SHIPPED
 
 FILES = sorted(SHIPPED.iterdir())
@@ -40,6 +41,30 @@ def test_each_fits_the_embedded_default(path: Path) -> None:
     voice, g = Voice.load(path), MANIFEST.geometry
     assert (voice.family, voice.checkpoint) == (MANIFEST.family, checkpoint_of(MANIFEST.source))
     assert (voice.sample_rate, voice.patch) == (g.sample_rate, g.patch)
+
+
+def test_each_is_who_its_name_says(tmp_path: Path) -> None:
+    """The one of the default voice sounds like it, and the other like nobody else."""
+    texts = ("The weather is fine today.", "He opened the door and went into the garden.")
+    with trt_runtime.load(voices=tmp_path / "none") as synthesizer:
+        encode = VoiceEncoder(synthesizer._require_open()).speaker_embedding
+
+        def heard(voice: str | None) -> np.ndarray:
+            waves = [synthesizer.synthesize(t, voice=voice, seed=2).audio for t in texts]
+            rate = synthesizer.sample_rate
+            vector = np.asarray(encode(ReferenceAudio(np.concatenate(waves), rate, "speech")))
+            return vector / np.linalg.norm(vector)
+
+        plain, rms, slt = heard(None), heard("rms"), heard("slt")
+        assert plain @ rms > 0.8
+        assert plain @ slt < 0.3
+        stored = {path.stem: Voice.load(path).speaker_embedding for path in FILES}
+        for name, vector in (("rms", rms), ("slt", slt)):
+            mine, other = (
+                vector @ (stored[voice] / np.linalg.norm(stored[voice]))
+                for voice in (name, {"rms": "slt", "slt": "rms"}[name])
+            )
+            assert mine > other + 0.5
 
 
 def test_they_speak_with_nothing_added(tmp_path: Path) -> None:
