@@ -47,7 +47,7 @@ def write_speaker_encoder(folder: Path, out_path: Path) -> bool:
 def find_speaker_encoder(folder: Path) -> Path | None:
     """The checkpoint's speaker encoder, None where it has none; UserError where it cannot be one.
 
-    Looks at the file and not into it, for the preflight.
+    Looks at the file and not into it, for the preflight, which imports no onnx.
     """
     path = folder / CAMPPLUS
     if not os.path.lexists(path):
@@ -55,6 +55,8 @@ def find_speaker_encoder(folder: Path) -> Path | None:
     if not path.is_file():
         raise _refused(path, "something that is no plain file")
     size = path.stat().st_size
+    if size == 0:
+        raise _refused(path, "an empty file")
     if size > _LARGEST_FILE:
         raise _refused(path, f"{size} bytes, more than {_LARGEST_FILE}")
     return path
@@ -62,21 +64,29 @@ def find_speaker_encoder(folder: Path) -> Path | None:
 
 def read_speaker_encoder(folder: Path) -> bytes | None:
     """The checked bytes of the checkpoint's speaker encoder, None where it has none."""
-    import onnx
-    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-
     path = find_speaker_encoder(folder)
     if path is None:
         return None
     try:
         content = path.read_bytes()
+    except OSError as error:
+        raise _refused(path, str(error)) from error
+    check_speaker_encoder(path, content)
+    return content
+
+
+def check_speaker_encoder(path: Path, content: bytes) -> None:
+    """Raises UserError where `content`, the bytes of `path`, is no speaker encoder."""
+    import onnx
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+    try:
         model = onnx.ModelProto.FromString(content)
         _check(path, model)
         onnx.checker.check_model(model)
-    except (OSError, DecodeError, onnx.checker.ValidationError) as error:
+    except (DecodeError, onnx.checker.ValidationError) as error:
         found = (str(error).splitlines() or ["a damaged file"])[0]
         raise _refused(path, found) from error
-    return content
 
 
 def _check(path: Path, model: ModelProto) -> None:

@@ -29,12 +29,24 @@ def positive_number(text: str) -> float:
     return value
 
 
+def seed(text: str) -> int:
+    """A whole number that every generator takes for its seed, 0 to 2**63 - 1, for argparse."""
+    if not text.isdecimal() or int(text) >= 1 << 63:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 to 2**63 - 1")
+    return int(text)
+
+
 def device_of(text: str) -> torch.device:
-    """The device of that name. Raises UserError where this machine, or its torch, has none."""
+    """The device of that name, a GPU or the CPU.
+
+    Raises UserError where this machine, or its torch, has none, and for another kind.
+    """
     import torch
 
     try:
         device = torch.device(text)
+        if device.type not in ("cpu", "cuda"):
+            raise RuntimeError(f"the kind {device.type}, which is not trained on")
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise UserError(

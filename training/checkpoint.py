@@ -21,7 +21,7 @@ from safetensors.numpy import save
 
 from export.families import family_of
 from export.parameters import CONCAT, COPY, TRANSPOSE, TRANSPOSE_CONCAT, Parameter
-from export.speaker_encoder import CAMPPLUS
+from export.speaker_encoder import CAMPPLUS, check_speaker_encoder
 from export.weight_files import SINGLE
 from export.whole_file import whole_file, write_json
 from training.arguments import positive
@@ -160,19 +160,22 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     codec = read_tensors(options.codec, "the weights of a codec", _TRAIN_AGAIN)
     voice = read_tensors(options.voice, "the weights of a voice", _TRAIN_AGAIN)
-    if SCALE not in voice:
-        raise UserError(
-            f"{options.voice} holds no voice",
-            expected=f"a tensor {SCALE} beside the weights",
-            found="none",
-            do=_TRAIN_AGAIN,
-        )
+    for name, sizes in ((SCALE, []), (SHAPE, [2])):
+        # Older files have no SHAPE.
+        found = list(voice[name].shape) if name in voice else None
+        if found != sizes and not (name == SHAPE and found is None):
+            raise UserError(
+                f"{options.voice} holds no voice",
+                expected=f"a tensor {name} of shape {sizes} beside the weights",
+                found="none" if found is None else f"one of shape {found}",
+                do=_TRAIN_AGAIN,
+            )
     shape = [options.patch, options.history]
-    found = voice.pop(SHAPE).tolist() if SHAPE in voice else shape
-    if found != shape:
+    trained_as = voice.pop(SHAPE).tolist() if SHAPE in voice else shape
+    if trained_as != shape:
         raise UserError(
             f"{options.voice} is a voice of other sizes",
-            expected=f"--patch {found[0]} --history {found[1]}, as it was trained",
+            expected=f"--patch {trained_as[0]} --history {trained_as[1]}, as it was trained",
             found=f"--patch {shape[0]} --history {shape[1]}",
             do="give those that it was trained with",
         )
@@ -185,15 +188,21 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _speaker_encoder(path: Path) -> bytes:
+    do = "make it: python -m training.speaker_encoder"
     try:
-        return path.read_bytes()
+        content = path.read_bytes()
     except OSError as error:
         raise UserError(
             f"{path} cannot be read",
             expected=f"the {CAMPPLUS} of the voice",
             found=reason_of(error),
-            do="make it: python -m training.speaker_encoder",
+            do=do,
         ) from error
+    try:
+        check_speaker_encoder(path, content)
+    except UserError as error:
+        raise UserError(error.what, expected=error.expected, found=error.found, do=do) from error
+    return content
 
 
 if __name__ == "__main__":

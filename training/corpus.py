@@ -95,7 +95,8 @@ def dressed(text: str, generator: random.Random) -> str:
     """`text` as a person may write it: short or greeted, with digits, letters and an end mark."""
     choice = generator.random()
     if choice < 0.05:
-        text = " ".join(text.split()[: generator.randrange(1, 4)]).rstrip(" ,;:-")
+        few = " ".join(text.split()[: generator.randrange(1, 4)])
+        text = few.rstrip(" ,;:-") or text
     elif choice < 0.13:
         text = f"{generator.choice(_OPENINGS)} {text}"
     elif choice < 0.19:
@@ -106,7 +107,7 @@ def dressed(text: str, generator: random.Random) -> str:
     if generator.random() < 0.5:
         text = re.sub(r"[a-z]+", lambda m: _NUMBERS.get(m[0], m[0]), text)
     if len(text) > LONGEST:
-        text = text[:LONGEST].rsplit(" ", 1)[0].rstrip(" ,;:-")
+        text = text[:LONGEST].rsplit(" ", 1)[0].rstrip(" ,;:-") or text[:LONGEST]
     if text[-1].isalnum() and generator.random() < 0.7:
         text += generator.choice("...!?" if text.split()[0].lower() in _ASKING else "....!")
     return text

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from training.array_files import read_arrays
 from training.codec import Codec, latents_of
 from training.loop import Log
 from training.shards import Shards, read_shard
@@ -16,7 +17,7 @@ from training.speech import VOICES
 from training.talker import Bucket
 from training.utterances import Utterances, rows_of
 from trt_runtime.contract import SPEAKER_DIM
-from trt_runtime.errors import UserError, reason_of
+from trt_runtime.errors import UserError
 from trt_runtime.geometry import Geometry
 from trt_runtime.text_tokenizer import TextTokenizer
 
@@ -27,19 +28,21 @@ _MARGIN = 64
 def read_speakers(path: Path) -> Tensor:
     """Embeddings of each voice, (voices, many, speaker_dim) float32. Raises UserError."""
     try:
-        with np.load(path) as file:
-            speakers = np.stack([file[name] for name in VOICES])
-    except (OSError, ValueError, KeyError, EOFError) as error:
-        raise _no_speakers(path, reason_of(error)) from error
-    if speakers.ndim != 3 or speakers.shape[2] != SPEAKER_DIM:
+        arrays = read_arrays(path, VOICES)
+        speakers = np.stack([arrays[name] for name in VOICES])
+    except ValueError as error:
+        raise _no_speakers(path, str(error)) from error
+    if speakers.ndim != 3 or speakers.shape[2] != SPEAKER_DIM or not speakers.size:
         raise _no_speakers(path, f"arrays of shape {list(speakers.shape[1:])}")
+    if speakers.dtype.kind != "f" or not np.isfinite(speakers).all():
+        raise _no_speakers(path, f"{speakers.dtype} that are no finite numbers")
     return torch.as_tensor(speakers.astype(np.float32, copy=False))
 
 
 def _no_speakers(path: Path, found: str) -> UserError:
     return UserError(
         f"{path} holds no speaker embeddings",
-        expected=f"arrays {' and '.join(VOICES)} of shape (many, {SPEAKER_DIM})",
+        expected=f"arrays {' and '.join(VOICES)} of floats of shape (many, {SPEAKER_DIM})",
         found=found,
         do="give the embeddings.npz that python -m training.speaker_encoder wrote",
     )

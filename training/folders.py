@@ -22,9 +22,12 @@ def made_folder(path: Path) -> Path:
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a file of ASCII. Raises UserError where there is none, or it holds no text."""
+    """The lines of a file of ASCII without the blank ones, nor blanks around them.
+
+    Raises UserError where there is none, or one that cannot be spoken.
+    """
     try:
-        lines = path.read_text(encoding="ascii").splitlines()
+        text = path.read_text(encoding="ascii")
     except (OSError, ValueError) as error:
         raise UserError(
             f"{path} cannot be read",
@@ -32,11 +35,25 @@ def read_lines(path: Path) -> list[str]:
             found=reason_of(error),
             do="give another file with --texts, or leave it out where WordNet is installed",
         ) from error
+    # Not splitlines, which takes some control characters for ends of lines.
+    numbered = [(at, line.strip(" \t")) for at, line in enumerate(text.split("\n"), 1)]
+    lines = []
+    for number, line in numbered:
+        if not line:
+            continue
+        if not line.isprintable() or not any(map(str.isalnum, line)):
+            raise UserError(
+                f"Line {number} of {path} cannot be spoken",
+                expected="letters or digits, and no control characters",
+                found=repr(line),
+                do="mend that line or delete it",
+            )
+        lines.append(line)
     if not lines:
         raise UserError(
             f"{path} holds no sentences",
             expected="sentences in ASCII, one a line",
-            found="an empty file",
+            found="blank lines alone" if text else "an empty file",
             do="give another file with --texts, or leave it out where WordNet is installed",
         )
     return lines

@@ -2,12 +2,14 @@
 
     python -m training.generate --program flite_speech --out FOLDER
 
-Shards that are there are left as they are, so that the same command goes on where it was ended.
+Shards that are there are left as they are, so that the same command goes on where it was ended;
+one with other options is refused.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import random
 import sys
 from pathlib import Path
@@ -15,8 +17,9 @@ from pathlib import Path
 from training.arguments import positive
 from training.corpus import read_sentences, split
 from training.folders import made_folder
-from training.shards import end_shards, shard_path, write_shard
+from training.shards import begin_shards, end_shards, shard_path, write_shard
 from training.speech import find_program, make
+from trt_runtime.errors import UserError
 from trt_runtime.exit_status import exit_status
 
 SEED = 1895
@@ -27,8 +30,16 @@ def training_texts(texts: Path | None) -> list[str]:
     """The sentences to train on in a fixed random order; from `texts`, one a line, if it is given.
 
     That file holds what :func:`training.corpus.sentences` gives, for machines without WordNet.
+    Raises UserError where none is left to train on.
     """
-    kept, _ = split(read_sentences(texts))
+    kept, held = split(read_sentences(texts))
+    if not kept:
+        raise UserError(
+            "There is no sentence to train on",
+            expected="two different ones and more, the first of which is held out",
+            found=f"{len(held)} that is held out",
+            do="give more with --texts, or leave it out where WordNet is installed",
+        )
     random.Random(SEED).shuffle(kept)
     return kept
 
@@ -62,9 +73,18 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     program = find_program(options.program)
-    lines = training_texts(options.texts)[: options.most]
+    every = training_texts(options.texts)
+    lines = every[: options.most]
     folder = made_folder(options.out)
-    for index, start in enumerate(range(0, len(lines), options.shard)):
+    starts = range(0, len(lines), options.shard)
+    made_with = {
+        "texts": hashlib.sha256("\n".join(every).encode()).hexdigest(),
+        "most": len(lines),
+        "shard": options.shard,
+        "workers": options.workers,
+    }
+    begin_shards(folder, len(starts), made_with)
+    for index, start in enumerate(starts):
         place = shard_path(folder, index)
         if place.exists():
             continue

@@ -54,6 +54,7 @@ class Loop:
         self.name, self.resume, self.log = name, resume, log
         self._module, self._optimizer, self._generator = module, optimizer, generator
         self.done, self.total = 0, 0
+        self._saved: int | None = None
         if resume.exists():
             self._load()
 
@@ -130,6 +131,7 @@ class Loop:
         tensors["generator"] = self._generator.get_state()
         tensors["progress"] = torch.tensor([self.done, self.total])
         write_tensors(self.resume, tensors)
+        self._saved = self.done
 
     def _load(self) -> None:
         tensors = read_tensors(self.resume, f"where a run of {self.name} ended", self._do)
@@ -145,6 +147,7 @@ class Loop:
             self._optimizer.load({name.split(".", 1)[1]: tensors[name] for name in state})
         self._generator.set_state(tensors["generator"])
         self.done, self.total = map(int, tensors["progress"])
+        self._saved = self.done
         self.log(f"{self.name}: goes on from step {self.done}")
 
     @property
@@ -157,9 +160,13 @@ class Loop:
         )
 
     def _diverged(self) -> UserError:
+        if self._saved is None:
+            kept = "nothing of this run was saved"
+        else:
+            kept = f"{self.resume} keeps what was saved at step {self._saved}"
         return UserError(
             f"The losses of {self.name} are no numbers any more",
             expected="finite losses",
             found=f"NaN or infinity among the last of {self.done} steps",
-            do="give a smaller --peak, or look at the speech; the last saved weights are kept",
+            do=f"give a smaller --peak, or look at the speech; {kept}",
         )

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import time
-import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from export.whole_file import whole_file
-from training.speech import HOP, SAMPLES_PER_LATENT, Speech
+from export.whole_file import whole_file, write_json
+from training.array_files import read_arrays
+from training.speech import HOP, PHONES, SAMPLES_PER_LATENT, VOICES, Speech
 from trt_runtime.errors import UserError, reason_of
 
 #: In a folder of shards: a file that says that no more will come.
 _COMPLETE = "complete"
-_ARRAYS = ("audio", "phones", "first", "voices", "texts")
+#: The same: what the shards were made with.
+OPTIONS = "options.json"
+#: What a shard holds, by numpy's names of types.
+_ARRAYS = {"audio": "int16", "phones": "uint8", "first": "int64", "voices": "uint8", "texts": "str"}
 _MADE_BY = "python -m training.generate"
 
 
@@ -32,6 +37,50 @@ def write_shard(path: Path, speech: Speech) -> None:
         )  # fmt: skip
 
 
+def begin_shards(folder: Path, count: int, options: Mapping[str, Any]) -> None:
+    """Keeps `options` beside the shards; where one of `count` is missing, readers wait for it.
+
+    Raises UserError where there are shards that were made with others.
+    """
+    if any(folder.glob("speech-*.npz")):
+        _check_options(folder, options)
+    else:
+        write_json(folder / OPTIONS, options)
+    if not all(shard_path(folder, index).exists() for index in range(count)):
+        (folder / _COMPLETE).unlink(missing_ok=True)
+
+
+def _check_options(folder: Path, options: Mapping[str, Any]) -> None:
+    do = "choose another folder with --out, or delete this one"
+    try:
+        kept = json.loads((folder / OPTIONS).read_text(encoding="utf-8"))
+        if not isinstance(kept, dict) or kept.keys() != options.keys():
+            raise ValueError("a file of something else")
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"Nothing says with which options the shards in {folder} were made",
+            expected=f"{OPTIONS} beside them",
+            found=reason_of(error),
+            do=do,
+        ) from error
+    if differing := [name for name in options if kept[name] != options[name]]:
+        raise UserError(
+            f"The shards in {folder} were made with other options",
+            expected=_named(kept, differing),
+            found=_named(options, differing),
+            do=f"give those that they were made with, or {do}",
+        )
+
+
+def _named(options: Mapping[str, Any], names: list[str]) -> str:
+    return ", ".join(
+        f"--texts of SHA-256 {str(options[name])[:12]}..."
+        if name == "texts"
+        else f"--{name} {options[name]}"
+        for name in names
+    )
+
+
 def end_shards(folder: Path) -> None:
     """Says that `folder` has all its shards: readers wait for no more."""
     (folder / _COMPLETE).touch()
@@ -40,16 +89,24 @@ def end_shards(folder: Path) -> None:
 def read_shard(path: Path) -> dict[str, np.ndarray]:
     """The arrays of :class:`training.speech.Speech`. Raises UserError for another file."""
     try:
-        with np.load(path) as file:
-            shard = {name: file[name] for name in _ARRAYS}
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise _foreign(path, reason_of(error)) from error
-    latents = int(shard["first"][-1])
-    found = (len(shard["audio"]), len(shard["phones"]), len(shard["first"]))
-    texts = len(shard["texts"])
-    wanted = (latents * SAMPLES_PER_LATENT, latents * (SAMPLES_PER_LATENT // HOP), texts + 1)
-    if found != wanted:
-        raise _foreign(path, f"samples, phones and utterances of {found} in place of {wanted}")
+        shard = read_arrays(path, tuple(_ARRAYS))
+    except ValueError as error:
+        raise _foreign(path, str(error)) from error
+    for name, kind in _ARRAYS.items():
+        array = shard[name]
+        if array.ndim != 1 or not array.size or not np.issubdtype(array.dtype, kind):
+            found = f"{name} of shape {list(array.shape)} and type {array.dtype}"
+            raise _foreign(path, found)
+    first = shard["first"]
+    latents, texts = int(first[-1]), len(shard["texts"])
+    sizes = tuple(len(shard[name]) for name in ("audio", "phones", "first", "voices"))
+    wanted = (latents * SAMPLES_PER_LATENT, latents * (SAMPLES_PER_LATENT // HOP), texts + 1, texts)
+    if sizes != wanted:
+        raise _foreign(path, f"samples, phones and utterances of {sizes} in place of {wanted}")
+    if first[0] != 0 or (np.diff(first) < 0).any():
+        raise _foreign(path, "utterances that do not follow one another")
+    if shard["phones"].max() >= len(PHONES) or shard["voices"].max() >= len(VOICES):
+        raise _foreign(path, "phones or voices that there are not")
     return shard
 
 

@@ -19,7 +19,7 @@ import torch
 
 from export.speaker_encoder import CAMPPLUS, read_speaker_encoder
 from export.whole_file import whole_file
-from training.arguments import positive
+from training.arguments import positive, seed
 from training.corpus import read_sentences, split
 from training.folders import made_folder
 from training.speaker_network import onnx_bytes
@@ -81,7 +81,7 @@ def parser() -> argparse.ArgumentParser:
     )
     result.add_argument("--texts", type=Path, help="sentences, one a line, in place of WordNet's")
     result.add_argument("--steps", type=positive, default=1200)
-    result.add_argument("--seed", type=int, default=0)
+    result.add_argument("--seed", type=seed, default=0)
     return result
 
 

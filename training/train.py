@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-from training.arguments import device_of, positive, positive_number
+from training.arguments import device_of, positive, positive_number, seed
 from training.folders import made_folder
 from trt_runtime.exit_status import exit_status
 
@@ -44,7 +44,7 @@ def parser() -> argparse.ArgumentParser:
         stage.add_argument("--start", type=Path, help="weights of this stage to start from")
         stage.add_argument("--peak", type=positive_number, help="learning rate")
         stage.add_argument("--adam", action="store_true", help="Adam for matrices too, not Muon")
-        stage.add_argument("--seed", type=int, default=1)
+        stage.add_argument("--seed", type=seed, default=1)
         stage.add_argument(
             "--batch", type=positive_number, default=1.0, help="factor of the batches"
         )

@@ -9,6 +9,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from training.folders import made_folder
 from training.speech import SAMPLE_RATE, VOICES, find_program, spoken
 from trt_runtime import VoiceStore, load
 from trt_runtime.exit_status import exit_status
@@ -27,6 +28,7 @@ def make_voices(program: Path, bundle: Path, out: Path) -> list[Path]:
     written = []
     # One thread, so that the sums of the speaker encoder are those of every other machine.
     with load(bundle, threads=1) as synthesizer:
+        made_folder(out)
         for name, _, audio, _ in spoken(program, [(name, SENTENCE) for name in VOICES]):
             voice = synthesizer.encode_voice((audio, SAMPLE_RATE))
             written.append(store.add(name, voice, replace=True))

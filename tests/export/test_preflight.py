@@ -174,6 +174,9 @@ def test_a_checkpoint_without_a_speaker_encoder_is_fine_and_said_so(folder: Path
     report = check_checkpoint(folder)
     assert report.ok
     assert any("references give no speaker embedding" in note for note in report.notes)
+    (folder / "campplus.onnx").touch()
+    assert any("an empty file" in problem for problem in check_checkpoint(folder).problems)
+    (folder / "campplus.onnx").unlink()
     (folder / "campplus.onnx").mkdir()
     assert any("no plain file" in problem for problem in check_checkpoint(folder).problems)
 

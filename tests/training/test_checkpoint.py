@@ -190,3 +190,33 @@ def test_files_of_something_else(
     assert run(files, tmp_path / "out", "--patch", "4", "--history", "32") == 2
     assert "--patch 1 --history 1, as it was trained" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"text", b"half"])
+def test_a_speaker_encoder_that_export_would_refuse(
+    files: dict[str, Path], tmp_path: Path, content: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = files["speaker-encoder"].read_bytes()
+    other = tmp_path / "other"
+    other.write_bytes(whole[: len(whole) // 2] if content == b"half" else content)
+    assert run(files | {"speaker-encoder": other}, tmp_path / "out") == 2
+    said = capsys.readouterr().err
+    assert f"{other} is no speaker encoder" in said
+    assert "python -m training.speaker_encoder" in said
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", [SCALE, SHAPE])
+@pytest.mark.parametrize("shape", [[], [1], [2], [3], [1, 2], [0]])
+def test_what_a_voice_keeps_beside_its_weights_has_one_shape(
+    files: dict[str, Path], tmp_path: Path, name: str, shape: list[int],
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    other = tmp_path / "other"
+    value = np.ones(shape, np.float32 if name == SCALE else np.int64)
+    save_file(load_file(files["voice"]) | {name: value}, other)
+    wanted = [] if name == SCALE else [2]
+    assert run(files | {"voice": other}, tmp_path / "out") == (0 if shape == wanted else 2)
+    said = capsys.readouterr().err
+    assert (f"{name} of shape {wanted}" in said) == (shape != wanted)
+    assert (tmp_path / "out").exists() == (shape == wanted)

@@ -53,12 +53,22 @@ def test_sentences_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "texts"
     path.write_text("one of them\nanother of them\n")
     assert read_sentences(path) == ["one of them", "another of them"]
-    for content in (b"", "één zin\n".encode()):
+    for content in (b"", b" \n\t\n", "één zin\n".encode()):
         path.write_bytes(content)
         with pytest.raises(UserError, match=str(path)):
             read_sentences(path)
     with pytest.raises(UserError, match="cannot be read"):
         read_sentences(tmp_path / "missing")
+
+
+def test_blank_lines_of_a_file_and_those_that_cannot_be_spoken(tmp_path: Path) -> None:
+    path = tmp_path / "texts"
+    path.write_bytes(b"\n  one of them\t\r\n \t\n\nanother of them")
+    assert read_sentences(path) == ["one of them", "another of them"]
+    for line in (b"a\tb", b"a\0b", b"a\x0cb", b"a\x1eb", b"a\x1f", b"a\x7f", b"\x1b[2J", b"--- ."):
+        path.write_bytes(b"one of them\n" + line + b"\n")
+        with pytest.raises(UserError, match=r"Line 2 of .* cannot be spoken"):
+            read_sentences(path)
 
 
 def test_what_is_held_out_is_never_trained_on() -> None:
@@ -98,6 +108,12 @@ def test_what_is_dressed_is_short_and_can_be_spoken() -> None:
     assert any("twelve of them" in text for text in made)
     assert min(len(text.split()) for text in made) == 1
     assert {text[-1] for text in made} >= {".", "!"}
+
+
+def test_dressing_leaves_something_of_marks() -> None:
+    generator = random.Random(7)
+    for text in ("- - - - a", f"{'-' * 200} a"):
+        assert all(dressed(text, generator) for _ in range(200))
 
 
 def test_questions_may_end_as_questions() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -107,7 +108,7 @@ def test_speech_of_both_voices_follows_from_the_seed(flite: Path) -> None:
 
 def test_the_command_writes_shards_and_says_that_they_are_all(speech: Path) -> None:
     assert sorted(path.name for path in speech.iterdir()) == [
-        "complete", "speech-000.npz", "speech-001.npz",
+        "complete", "options.json", "speech-000.npz", "speech-001.npz",
     ]  # fmt: skip
     counts = [len(read_shard(shard_path(speech, index))["texts"]) for index in range(2)]
     assert counts == [7, 6]
@@ -133,7 +134,7 @@ def test_a_command_that_was_ended_goes_on(
     given = arguments(program=flite, out=tmp_path, texts=texts, shard=7, workers=2)
     monkeypatch.setattr(generate, "write_shard", end)
     assert main(given) == 130
-    assert [path.name for path in tmp_path.iterdir()] == ["speech-000.npz"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["options.json", "speech-000.npz"]
     stamp = (tmp_path / "speech-000.npz").stat().st_mtime_ns
     monkeypatch.setattr(generate, "write_shard", write)
     assert main(given) == 0
@@ -141,6 +142,95 @@ def test_a_command_that_was_ended_goes_on(
     for index in range(2):
         ours, theirs = (read_shard(shard_path(folder, index)) for folder in (tmp_path, speech))
         assert all(np.array_equal(ours[name], theirs[name]) for name in ours)
+
+
+@pytest.fixture
+def again(flite: Path, texts: Path, speech: Path, tmp_path: Path) -> dict[str, object]:
+    """The options of a folder of shards that are all there, a copy of `speech`."""
+    shutil.copytree(speech, tmp_path / "out")
+    return {"program": flite, "out": tmp_path / "out", "texts": texts, "shard": 7, "workers": 2}
+
+
+OTHERS = [("shard", 5), ("workers", 3), ("most", 9), ("texts", "texts")]
+
+
+@pytest.mark.parametrize(("option", "value"), OTHERS)
+def test_a_folder_of_other_options_is_left_alone(
+    again: dict[str, object], tmp_path: Path, option: str, value: object,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    if option == "texts":
+        value = tmp_path / "texts"
+        value.write_text("".join(f"{text} again\n" for text in TEXTS))
+    folder = tmp_path / "out"
+    shard_path(folder, 1).unlink()
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    assert main(arguments(**again | {option: value})) == 2
+    said = capsys.readouterr().err
+    assert "were made with other options" in said
+    assert said.count(f"--{option}") == 2
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_the_same_options_said_otherwise_go_on(again: dict[str, object]) -> None:
+    assert main(arguments(**again | {"most": 100})) == 0
+    assert main(arguments(**again | {"most": len(TEXTS) - 1})) == 0
+
+
+@pytest.mark.parametrize("content", [None, b"", b"[]", b"{}", b"\xff"])
+def test_shards_of_unknown_options(
+    again: dict[str, object], tmp_path: Path, content: bytes | None,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    kept = tmp_path / "out" / "options.json"
+    if content is None:
+        kept.unlink()
+    else:
+        kept.write_bytes(content)
+    assert main(arguments(**again)) == 2
+    assert "Nothing says with which options" in capsys.readouterr().err
+
+
+def test_a_folder_without_shards_takes_any_options(again: dict[str, object]) -> None:
+    for path in Path(str(again["out"])).glob("*.npz"):
+        path.unlink()
+    assert main(arguments(**again | {"shard": 5})) == 0
+    assert main(arguments(**again | {"shard": 5})) == 0
+    assert main(arguments(**again)) == 2
+
+
+def test_readers_wait_while_a_shard_is_made_again(
+    again: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    complete = tmp_path / "out" / "complete"
+    shard_path(tmp_path / "out", 1).unlink()
+    seen = []
+
+    def look(*given: object) -> object:
+        seen.append(complete.exists())
+        return make(*given)
+
+    monkeypatch.setattr(generate, "make", look)
+    assert main(arguments(**again)) == 0
+    assert seen == [False]
+    assert complete.exists()
+
+
+def test_a_file_with_nothing_to_train_on(
+    flite: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = tmp_path / "texts"
+    texts.write_text("held out\n\nheld out\n")
+    assert main(arguments(program=flite, out=tmp_path / "out", texts=texts)) == 2
+    assert "no sentence to train on" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_blank_lines_are_not_spoken(flite: Path, tmp_path: Path) -> None:
+    texts = tmp_path / "texts"
+    texts.write_text("\nheld out\n\n  \nice\n\n")
+    assert main(arguments(program=flite, out=tmp_path / "out", texts=texts)) == 0
+    assert len(read_shard(shard_path(tmp_path / "out", 0))["texts"]) == 1
 
 
 @pytest.mark.parametrize(
@@ -162,7 +252,7 @@ def test_what_the_command_cannot_use(
 def test_a_program_that_fails_leaves_no_shard(texts: Path, tmp_path: Path) -> None:
     broken = program(tmp_path / "broken", "#!/bin/sh\nexit 4\n")
     assert main(arguments(program=broken, texts=texts, out=tmp_path / "out")) == 2
-    assert list((tmp_path / "out").iterdir()) == []
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["options.json"]
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "x", "1.5"])
@@ -181,10 +271,26 @@ def test_files_that_are_no_shards(speech: Path, tmp_path: Path) -> None:
         with pytest.raises(UserError, match="no shard of speech"):
             read_shard(path)
     shard = read_shard(shard_path(speech, 0))
-    for name in ("audio", "phones", "texts"):
-        np.savez(path, **(shard | {name: shard[name][:-1]}))
+    changes = [
+        *((name, shard[name][:-1]) for name in shard),
+        *((name, shard[name][:0]) for name in shard),
+        *((name, shard[name][None]) for name in shard),
+        *((name, np.full(shard[name].shape, "word")) for name in shard if name != "texts"),
+        ("texts", np.zeros(shard["texts"].shape)),
+        ("first", shard["first"].astype(np.float64)),
+        ("first", np.where(shard["first"] == 0, 1, shard["first"])),
+        ("first", np.append(shard["first"][:-1][::-1], shard["first"][-1])),
+        ("phones", shard["phones"] + np.uint8(len(PHONES))),
+        ("voices", shard["voices"] + np.uint8(len(VOICES))),
+    ]
+    for name, value in changes:
+        np.savez(path, **(shard | {name: value}))
         with pytest.raises(UserError, match="no shard of speech"):
             read_shard(path)
+    with path.open("wb") as file:
+        np.save(file, shard["audio"])
+    with pytest.raises(UserError, match="without a name"):
+        read_shard(path)
     np.savez(path, audio=shard["audio"])
     with pytest.raises(UserError, match="no shard of speech"):
         read_shard(path)

@@ -162,8 +162,35 @@ def test_losses_that_are_no_numbers_end_the_run(tmp_path: Path) -> None:
     training = Training(tmp_path)
     with torch.no_grad():
         training.module.bias.fill_(float("nan"))
-    with pytest.raises(UserError, match="no numbers any more"):
+    with pytest.raises(UserError, match="no numbers any more") as caught:
         training.run(30)
+    assert "nothing of this run was saved" in caught.value.do
     assert len(training.taken) == 10
     assert training.saved == 0
     assert not training.path.exists()
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_losses_that_are_no_numbers_end_the_run_and_what_was_saved_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resumed: bool
+) -> None:
+    monkeypatch.setattr(loop, "_SAVE_SECONDS", -1.0)
+    training = Training(tmp_path)
+
+    def end() -> None:
+        if training.loop.done == 20:
+            raise Ended
+
+    def spoil() -> None:
+        with torch.no_grad():
+            training.module.bias.fill_(float("nan"))
+
+    if resumed:
+        with pytest.raises(Ended):
+            training.run(30, between=end)
+        training = Training(tmp_path)
+        spoil()
+    with pytest.raises(UserError, match="no numbers any more") as caught:
+        training.run(30, between=spoil)
+    assert f"{training.path} keeps what was saved at step 10" in caught.value.do
+    assert Training(tmp_path).loop.done == 10

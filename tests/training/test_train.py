@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from tests.training.conftest import program
 from training import loop
+from training.arguments import device_of, seed
 from training.checkpoint import SCALE, SHAPE
 from training.codec import make_codec, reconstruction_error
 from training.generate import main as generate
@@ -24,6 +26,7 @@ from training.speech import PHONES
 from training.talker import make_voice
 from training.tensor_files import shipped_parameters
 from training.train import main
+from trt_runtime.errors import UserError
 
 STEPS = 20
 #: The rate warms up over 200 steps: these few would hardly move at the real one.
@@ -185,7 +188,29 @@ WRONG = [
     ("voice", "speakers", "missing", "no speaker embeddings"),
     ("voice", "speakers", "text", "no speaker embeddings"),
     ("voice", "speakers", "arrays", "shape [3, 5]"),
+    ("voice", "speakers", "truncated", "no speaker embeddings"),
+    ("voice", "speakers", "one", "an array without a name"),
+    ("voice", "speakers", "words", "<U4 that are no finite numbers"),
+    ("voice", "speakers", "nan", "no finite numbers"),
+    ("voice", "speakers", "none", "shape [0, 192]"),
+    ("voice", "speakers", "bytes", "rms, which is no array"),
 ]
+
+
+def wrong_speakers(folder: Path) -> None:
+    """Files that are no embeddings, by the names that WRONG has for them."""
+    whole = np.ones((3, 192), np.float32)
+    others = {"words": np.full((3, 192), "word"), "nan": whole * np.nan, "none": whole[:0]}
+    for name, value in others.items():
+        with (folder / name).open("wb") as file:
+            np.savez(file, rms=value, slt=value)
+    with (folder / "one").open("wb") as file:
+        np.save(file, whole)
+    with zipfile.ZipFile(folder / "bytes", "w") as archive:
+        archive.writestr("rms.npy", b"text")
+        archive.writestr("slt.npy", b"text")
+    content = (folder / "nan").read_bytes()
+    (folder / "truncated").write_bytes(content[: len(content) // 2])
 
 
 @pytest.mark.parametrize(("stage", "option", "name", "said"), WRONG)
@@ -197,6 +222,7 @@ def test_what_a_stage_cannot_use(
     save_file({"weight": torch.zeros(3)}, tmp_path / "tensors")
     with (tmp_path / "arrays").open("wb") as file:
         np.savez(file, rms=np.zeros((3, 5), np.float32), slt=np.zeros((3, 5), np.float32))
+    wrong_speakers(tmp_path)
     options = {"out": tmp_path / "out"} | given[stage] | {option: tmp_path / name}
     assert main(arguments(stage, 1, **options)) == 2
     error = capsys.readouterr().err
@@ -205,7 +231,7 @@ def test_what_a_stage_cannot_use(
     assert not any((tmp_path / "out").glob("*"))
 
 
-@pytest.mark.parametrize("name", ["cuda:99", "nonsense"])
+@pytest.mark.parametrize("name", ["cuda:99", "nonsense", "meta", "mps", "xla"])
 def test_a_device_that_is_not_there(
     given: dict[str, dict[str, object]], tmp_path: Path, name: str,
     capsys: pytest.CaptureFixture[str],
@@ -216,6 +242,34 @@ def test_a_device_that_is_not_there(
     assert f"no device {name} to train on" in error
     assert "--device cpu" in error
     assert not (tmp_path / "out").exists()
+
+
+def test_devices_of_other_kinds_are_not_trained_on() -> None:
+    assert device_of("cpu").type == "cpu"
+    with pytest.raises(UserError, match="the kind meta, which is not trained on"):
+        device_of("meta")
+
+
+@pytest.mark.parametrize("module", ["train", "speaker_encoder"])
+@pytest.mark.parametrize("value", ["-1", str(1 << 63), "9" * 5000, "1.5", "x"])
+def test_seeds_that_no_generator_takes(
+    module: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = __import__(f"training.{module}", fromlist=["main"])
+    given = {
+        "train": ["codec", "--speech", "s", "--out", "o", "--steps", "1"],
+        "speaker_encoder": ["o", "--program", "p"],
+    }[module]
+    with pytest.raises(SystemExit) as caught:
+        command.main([*given, "--seed", value])
+    assert caught.value.code == 2
+    assert "argument --seed" in capsys.readouterr().err
+
+
+def test_the_largest_seed_is_taken(given: dict[str, dict[str, object]], tmp_path: Path) -> None:
+    assert seed("0") == 0
+    options = given["codec"] | {"seed": (1 << 63) - 1, "out": tmp_path}
+    assert main(arguments("codec", 1, **options)) == 0
 
 
 def test_a_shard_that_is_damaged(

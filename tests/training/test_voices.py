@@ -24,6 +24,19 @@ def noise(
         yield name, text, draw.integers(-9000, 9000, 5 * SAMPLE_RATE, np.int16), None
 
 
+def test_a_folder_that_cannot_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(voices, "find_program", lambda path: path)
+    monkeypatch.setattr(voices, "spoken", noise)
+    (tmp_path / "file").touch()
+    given = ["--program", "flite", "--bundle", str(EMBEDDED), "--out", str(tmp_path / "file")]
+    assert voices.main(given) == 2
+    said = capsys.readouterr().err
+    assert "choose another with --out" in said
+    assert "--voices" not in said
+
+
 def test_a_voice_of_each_speaker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(voices, "spoken", noise)
     made = voices.make_voices(Path("flite"), EMBEDDED, tmp_path / "out")
