@@ -45,6 +45,7 @@ CONTRACT = (
     "trt_runtime.geometry",
     "trt_runtime.interruption",
     "trt_runtime.manifest",
+    "trt_runtime.operators",
     "trt_runtime.printable",
     "trt_runtime.raw_tensors",
     "trt_runtime.staging",

@@ -24,6 +24,7 @@ from engines.graph_file import (
     external_of,
     read_graph,
 )
+from engines.onnxruntime_kernels import use_kernels
 from engines.targets import GraphJob
 from engines.weights import Chunks, WeightStore
 from trt_runtime.contract import NEXT, TensorSpec
@@ -60,6 +61,7 @@ def build_graph(job: GraphJob) -> GraphEntry:
     model = read_graph(job.bundle, job.entry)
     check_external_data(job.bundle, job.entry, model, job.files)
     check_graph(job.bundle, job.entry, model)
+    use_kernels(model)
     optimized = _optimize(model, job)
     initializers = _move_weights(optimized, job.scratch, job.weights)
     _make_reproducible(optimized, job.name)

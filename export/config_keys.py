@@ -54,3 +54,18 @@ MING_OMNI_TTS: KnownKeys = _BOOKKEEPING | {
     | _leaves("patch_size history_patch_size cfg_dropout_prob in_channels"),
     "aggregator_config": _FLOW_TRANSFORMER | _leaves("in_channels"),
 }
+
+#: Read by moe_sizes. Image and video tokens, and what only training or other inputs use, are not.
+_BAILING_MOE = _BOOKKEEPING | _leaves(
+    "hidden_size num_hidden_layers num_attention_heads num_key_value_heads head_dim",
+    "intermediate_size moe_intermediate_size vocab_size hidden_act rms_norm_eps rope_theta",
+    "rope_scaling max_position_embeddings num_experts num_experts_per_tok num_shared_experts",
+    "norm_topk_prob first_k_dense_replace use_bias use_qkv_bias use_sliding_window sliding_window",
+    "max_window_layers multi_gate norm_head norm_softmax output_router_logits",
+    "image_patch_token image_start_token image_end_token video_patch_token video_start_token",
+    "video_end_token audio_patch_token audio_start_token audio_end_token use_qk_norm qk_norm",
+    "n_group topk_group score_function routed_scaling_factor moe_router_enable_expert_bias",
+    "partial_rotary_factor spatial_merge_size tokens_per_second",
+)
+
+MING_OMNI_TTS_MOE: KnownKeys = {**MING_OMNI_TTS, "llm_config": _BAILING_MOE}

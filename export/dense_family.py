@@ -17,7 +17,7 @@ from export.parameters import (
 from export.sizes import TIME_FEATURES, ModelSizes
 
 _FLOW, _AGGREGATOR = "flowloss.cfm.model.", "linear_proj_audio."
-_HEAD = "model.lm_head.weight"
+HEAD = "model.lm_head.weight"
 
 _TIED = "the head is the table of embeddings (tie_word_embeddings)"
 
@@ -28,8 +28,8 @@ def dense_components(sizes: ModelSizes) -> tuple[Parameter, ...]:
         *_embeddings(sizes),
         *qwen2_stack("talker", "talker", "model.model.", sizes.talker),
         *_language_head(sizes),
-        *_flow(sizes),
-        *_advance(sizes),
+        *flow(sizes),
+        *advance(sizes),
         *audio_components(sizes.audio),
     )
 
@@ -37,7 +37,7 @@ def dense_components(sizes: ModelSizes) -> tuple[Parameter, ...]:
 def dense_unused(sizes: ModelSizes) -> tuple[UnusedTensor, ...]:
     """Every tensor of the released layout that nothing reads."""
     talker = sizes.talker
-    tied = (UnusedTensor(_HEAD, (talker.vocab_size, talker.hidden), _TIED),)
+    tied = (UnusedTensor(HEAD, (talker.vocab_size, talker.hidden), _TIED),)
     return (*(tied if sizes.tied_embeddings else ()), *audio_unused(sizes.audio))
 
 
@@ -49,28 +49,32 @@ def _embeddings(sizes: ModelSizes) -> Iterator[Parameter]:
         "model.model.embed_tokens.weight",
         (talker.vocab_size, talker.hidden),
     )
+    yield from speaker_projection(sizes)
+
+
+def speaker_projection(sizes: ModelSizes) -> Iterator[Parameter]:
     yield from linear(
         "speaker_projection",
         "speaker_projection.",
         "spk_head",
         sizes.speaker_dim,
-        talker.hidden,
+        sizes.talker.hidden,
     )
 
 
-def _flow(sizes: ModelSizes) -> Iterator[Parameter]:
-    flow, latent, hidden = sizes.flow, sizes.audio.latent_dim, sizes.flow.hidden
+def flow(sizes: ModelSizes) -> Iterator[Parameter]:
+    latent, hidden = sizes.audio.latent_dim, sizes.flow.hidden
     time = f"{_FLOW}t_embedder.time_mlp."
     condition = f"{_FLOW}c_embedder.cond_embedder"
     yield from linear("flow", "flow.time_in_", f"{time}0", TIME_FEATURES, hidden)
     yield from linear("flow", "flow.time_out_", f"{time}2", hidden, hidden)
     yield from linear("flow", "flow.latent_", f"{_FLOW}x_embedder", latent, hidden)
     yield from linear("flow", "flow.condition_", condition, sizes.talker.hidden, hidden)
-    yield from flow_blocks("flow", "flow", _FLOW, flow)
+    yield from flow_blocks("flow", "flow", _FLOW, sizes.flow)
     yield from flow_final("flow", "flow", _FLOW, hidden, latent)
 
 
-def _advance(sizes: ModelSizes) -> Iterator[Parameter]:
+def advance(sizes: ModelSizes) -> Iterator[Parameter]:
     aggregator, component = sizes.aggregator, "flow_advance"
     yield copied(
         component,
@@ -97,4 +101,4 @@ def _language_head(sizes: ModelSizes) -> Iterator[Parameter]:
     if not sizes.tied_embeddings:
         talker = sizes.talker
         shape = (talker.vocab_size, talker.hidden)
-        yield copied("language_head", "language_head.table", _HEAD, shape)
+        yield copied("language_head", "language_head.table", HEAD, shape)

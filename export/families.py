@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from export.config_keys import MING_OMNI_TTS, KnownKeys
+from export.config_keys import MING_OMNI_TTS, MING_OMNI_TTS_MOE, KnownKeys
 from export.dense_family import dense_components, dense_unused
+from export.moe_family import moe_components, moe_unused
+from export.moe_sizes import read_moe_sizes
 from export.parameters import Parameter, UnusedTensor
 from export.sizes import ModelSizes, read_sizes
 from trt_runtime.errors import UserError
@@ -61,12 +63,28 @@ FAMILIES: tuple[Family, ...] = (
             "<|vision_end|>",
         ),
     ),
+    Family(
+        name="ming-omni-tts-moe",
+        model_type="bailingmm",
+        sections=("llm_config", "audio_tokenizer_config", "ditar_config", "aggregator_config"),
+        known_keys=MING_OMNI_TTS_MOE,
+        sizes=read_moe_sizes,
+        components=moe_components,
+        unused=moe_unused,
+        control_tokens=(
+            "<audio>",
+            "<audioPatch>",
+            "<role>",
+            "</role>",
+            "<spk>",
+            "</spk>",
+            "<|endoftext|>",
+        ),
+    ),
 )
 
 #: Families that we can name but not export, by the model_type of the config or of its llm_config.
 _KNOWN_UNSUPPORTED: Mapping[str, str] = {
-    "bailingmm": "Ming-omni-tts MoE (16.8B-A3B)",
-    "bailing_moe": "Ming-omni-tts MoE (16.8B-A3B)",
     "lingv3_tts": "Ming-3.0-tts-tiny",
     "bailing_hybrid": "Ming-3.0-tts-tiny",
     "bailingmm_moe_v2_lite": "Ming-flash-omni",

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from export.graph_weights import weight_components
 from export.modules.audio_decoder import AudioDecoder
 from export.modules.audio_encoder import AudioEncoder
+from export.modules.experts import layer_of
 from export.modules.flow import Aggregator, Flow, StopHead, euler_step
 from export.modules.layers import parameter
 from export.modules.transformer import CausalTransformer
@@ -65,7 +66,8 @@ class SpeakerProjectionGraph(nn.Module):
 class TalkerGraph(nn.Module):
     def __init__(self, sizes: ModelSizes, geometry: Geometry) -> None:
         super().__init__()
-        self.talker = CausalTransformer(sizes.talker, [geometry.cache_length] * sizes.talker.layers)
+        cache_lengths = [geometry.cache_length] * sizes.talker.layers
+        self.talker = CausalTransformer(sizes.talker, cache_lengths, layer_of)
 
     def forward(self, embeddings: Tensor, position: Tensor, *caches: Tensor) -> tuple[Tensor, ...]:
         """embeddings: (1, T, talker_hidden), position: (1,) to hidden of that shape, and caches."""

@@ -18,8 +18,10 @@ COPY = "copy"
 TRANSPOSE = "transpose"
 #: Linear weights with the same input, each transposed, side by side: (in, sum of out).
 TRANSPOSE_CONCAT = "transpose_concat"
-#: Vectors one after the other.
+#: Tensors one after the other: vectors joined, or matrices stacked.
 CONCAT = "concat"
+#: Matrices of pairs, their rows in turns, pair after pair: (pairs, 2 rows, columns).
+INTERLEAVE = "interleave"
 
 Shape = tuple[int, ...]
 

@@ -28,11 +28,25 @@ _LONGEST_WINDOW = 1 << 31
 
 
 @dataclass(frozen=True)
+class ExpertSizes:
+    """The routed experts of each layer: `chosen` of `count` for a row, each `intermediate` wide.
+
+    `normalized` says whether the weights of the chosen are divided by their sum.
+    """
+
+    count: int
+    chosen: int
+    intermediate: int
+    normalized: bool
+
+
+@dataclass(frozen=True)
 class TransformerSizes:
-    """A causal Qwen2 stack.
+    """A causal Qwen2 stack, or one with experts.
 
     `window` has one entry a layer: the number of past positions that a query sees besides itself,
-    None for all of them.
+    None for all of them. `qkv_bias` says whether queries, keys and values have biases. With
+    `experts`, `intermediate` is the width of the expert that all rows share.
     """
 
     hidden: int
@@ -45,6 +59,8 @@ class TransformerSizes:
     rms_eps: float
     vocab_size: int
     window: tuple[int | None, ...]
+    qkv_bias: bool = True
+    experts: ExpertSizes | None = None
 
 
 @dataclass(frozen=True)

@@ -124,7 +124,7 @@ def write_random_checkpoint(
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "config.json", config)
     if tokenizer:
-        write_byte_tokenizer(folder, sizes.talker.vocab_size)
+        write_byte_tokenizer(folder, sizes.talker.vocab_size, family.control_tokens)
     if speaker_encoder:
         from export.synthetic_speaker_encoder import random_speaker_encoder
 
@@ -265,17 +265,23 @@ def _audio_bias(sizes: ModelSizes, drawn: np.ndarray) -> np.ndarray:
     return np.concatenate((np.log(shape) + level, phase)).astype(np.float32)
 
 
-def write_byte_tokenizer(folder: Path, vocab_size: int) -> None:
-    """Every byte is a token of its own; the control tokens have the last ids."""
-    first = vocab_size - len(CONTROL_TOKENS)
+def write_byte_tokenizer(
+    folder: Path, vocab_size: int, control_tokens: Sequence[str] = CONTROL_TOKENS
+) -> None:
+    """Every byte is a token of its own; the released control tokens have the last ids.
+
+    Those of `control_tokens` that the released dense vocabulary lacks come behind its own.
+    """
+    control = (*CONTROL_TOKENS, *(text for text in control_tokens if text not in CONTROL_TOKENS))
+    first = vocab_size - len(control)
     if first < 256:
         raise UserError(
             "config.json: llm_config.vocab_size is too small for a byte-level tokenizer",
-            expected=f"at least {256 + len(CONTROL_TOKENS)}",
+            expected=f"at least {256 + len(control)}",
             found=str(vocab_size),
             do="enlarge it, or write the checkpoint with tokenizer=False",
         )
-    added = [added_token(text, first + i) for i, text in enumerate(CONTROL_TOKENS)]
+    added = [added_token(text, first + i) for i, text in enumerate(control)]
     vocabulary = {character: i for i, character in enumerate(_byte_characters())}
     text = byte_level_bpe(vocabulary, [], added).encode("utf-8")
     with whole_file(folder / TOKENIZER, len(text)) as file:

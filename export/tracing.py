@@ -16,15 +16,18 @@ from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
+import onnxscript
 import torch
 from torch import nn
 
 from export.graphs import GraphSource, example_inputs
+from export.operator_bodies import body_of, schema_of
 from export.sizes import ModelSizes
 from trt_runtime.contract import GraphSpec
 from trt_runtime.errors import MingError
 from trt_runtime.geometry import Geometry
 from trt_runtime.manifest import StoredTensor
+from trt_runtime.operators import DOMAIN, MIXTURE_OF_EXPERTS, VERSION
 
 OPSET = 20
 IR_VERSION = 10
@@ -92,6 +95,7 @@ def _export(module: nn.Module, spec: GraphSpec, geometry: Geometry) -> ir.Model:
             output_names=[tensor.name for tensor in spec.outputs],
             optimize=False,
             verbose=False,
+            custom_translation_table=_operators(),
         )
         assert program is not None
         # The optimiser folds small initialisers, and the parameters have no values yet: while it
@@ -114,6 +118,29 @@ def _export(module: nn.Module, spec: GraphSpec, geometry: Geometry) -> ir.Model:
         model.graph.register_initializer(value)
     _check_contract(model, spec)
     return model
+
+
+def _operators() -> dict[Any, Any]:
+    """The plugin operators' torch forms, each with what writes its node."""
+    domain = onnxscript.values.Opset(DOMAIN, VERSION)
+    node = onnxscript.values.Op(domain, MIXTURE_OF_EXPERTS, schema_of(body_of(MIXTURE_OF_EXPERTS)))
+
+    def mixture_of_experts(
+        x: Any, router_logits: Any, gate_up: Any, down: Any, chosen: int, normalized: bool
+    ) -> Any:
+        return node(x, router_logits, gate_up, down, chosen=chosen, normalized=int(normalized))
+
+    return {torch.ops.ming_trt.mixture_of_experts.default: mixture_of_experts}
+
+
+def _add_bodies(model: ir.Model) -> None:
+    """Beside each plugin operator that the graph uses, the function that it stands for."""
+    used = {node.op_type for node in model.graph if node.domain == DOMAIN}
+    for name in sorted(used):
+        function = ir.serde.deserialize_function(body_of(name))
+        model.functions[function.identifier()] = function
+    if used:
+        model.graph.opset_imports[DOMAIN] = VERSION
 
 
 def _check_contract(model: ir.Model, spec: GraphSpec) -> None:
@@ -232,4 +259,6 @@ def _neutralise(model: ir.Model, spec: GraphSpec) -> None:
     for value in values:
         value.metadata_props.clear()
         value.doc_string = None
+    # The exporter's own functions are inlined by now; what stands beside a graph is ours.
     model.functions.clear()
+    _add_bodies(model)

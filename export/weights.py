@@ -14,7 +14,14 @@ import ml_dtypes
 import numpy as np
 
 from export.checkpoint import Checkpoint
-from export.parameters import CONCAT, COPY, TRANSPOSE, TRANSPOSE_CONCAT, Parameter
+from export.parameters import (
+    CONCAT,
+    COPY,
+    INTERLEAVE,
+    TRANSPOSE,
+    TRANSPOSE_CONCAT,
+    Parameter,
+)
 from export.whole_file import whole_file
 from trt_runtime.errors import UserError
 from trt_runtime.manifest import StoredTensor
@@ -121,14 +128,25 @@ def _blocks(transform: str, sources: list[np.ndarray]) -> Iterator[np.ndarray]:
         for start in range(0, inputs, step):
             rows = [source[:, start : start + step].T for source in sources]
             yield rows[0] if len(rows) == 1 else _side_by_side(rows)
+    elif transform == INTERLEAVE:
+        for even, odd in zip(sources[0::2], sources[1::2], strict=True):
+            step = _rows_a_block(2 * even.shape[1] * even.itemsize)
+            for start in range(0, len(even), step):
+                rows = [even[start : start + step], odd[start : start + step]]
+                yield np.stack(_alike(rows), axis=1)
     else:
         raise AssertionError(f"no such transform: {transform}")
 
 
 def _side_by_side(rows: list[np.ndarray]) -> np.ndarray:
-    if len({part.dtype for part in rows}) > 1:
-        rows = [part.astype(np.float32) for part in rows]
-    return np.concatenate(rows, axis=1)
+    return np.concatenate(_alike(rows), axis=1)
+
+
+def _alike(parts: list[np.ndarray]) -> list[np.ndarray]:
+    """The parts in one dtype: float32 where they differ."""
+    if len({part.dtype for part in parts}) > 1:
+        return [part.astype(np.float32) for part in parts]
+    return parts
 
 
 def _check_finite(name: str, source: np.ndarray, dtype: str) -> None:

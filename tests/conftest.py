@@ -12,7 +12,7 @@ from engines import build_engines
 from export import export_checkpoint
 from export.synthetic import write_random_checkpoint
 from tests.export import small_random
-from tests.goldens import dense_checkpoint
+from tests.goldens import dense_checkpoint, moe_checkpoint
 from trt_runtime.folder import EMBEDDED, OpenFolder, open_folder
 from trt_runtime.synthesizer import Synthesizer, load
 
@@ -33,6 +33,20 @@ def dense(tmp_path_factory: pytest.TempPathFactory) -> Folders:
     checkpoint = dense_checkpoint()
     bundle = export_checkpoint(checkpoint, folder / "bundle")
     return Folders(checkpoint, bundle, build_engines(bundle, folder / "engines"))
+
+
+@pytest.fixture(scope="session")
+def moe(tmp_path_factory: pytest.TempPathFactory) -> Folders:
+    """The goldens' mixture of experts, exported and built as a user would."""
+    folder = tmp_path_factory.mktemp("moe")
+    checkpoint = moe_checkpoint()
+    bundle = export_checkpoint(checkpoint, folder / "bundle")
+    return Folders(checkpoint, bundle, build_engines(bundle, folder / "engines"))
+
+
+@pytest.fixture(scope="session")
+def moe_engines(moe: Folders) -> OpenFolder:
+    return open_folder(moe.engines)
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -53,13 +52,21 @@ def cases(arrays: dict[str, np.ndarray]) -> list[str]:
 
 def dense_checkpoint() -> Path:
     """The checkpoint folder that the `dense_` files were recorded with."""
-    return next(_dense_folders())
+    return checkpoints("dense")[0]
 
 
-def _dense_folders() -> Iterator[Path]:
-    for config in sorted(OMNI_TTS.glob("*/config.json")):
-        if json.loads(config.read_text(encoding="utf-8")).get("model_type") == "dense":
-            yield config.parent
+def moe_checkpoint() -> Path:
+    """The checkpoint folder, in one file, that the `moe_` files were recorded with."""
+    return min(checkpoints("bailingmm"), key=lambda folder: len(list(folder.iterdir())))
+
+
+def checkpoints(model_type: str) -> list[Path]:
+    """The checkpoint folders of a family, as its config.json names it."""
+    return [
+        config.parent
+        for config in sorted(OMNI_TTS.glob("*/config.json"))
+        if json.loads(config.read_text(encoding="utf-8")).get("model_type") == model_type
+    ]
 
 
 def relative_error(actual: np.ndarray, reference: np.ndarray) -> float:

@@ -28,6 +28,7 @@ MAY_IMPORT: dict[str, tuple[set[str], set[str]]] = {
             "trt_runtime.geometry",
             "trt_runtime.interruption",
             "trt_runtime.manifest",
+            "trt_runtime.operators",
             "trt_runtime.printable",
             "trt_runtime.raw_tensors",
             "trt_runtime.staging",
@@ -53,7 +54,7 @@ MAY_NEED = {
     "trt_runtime": {"numpy", "tokenizers"},
     # google is protobuf, which onnx is made of.
     "export": {"google", "huggingface_hub", "ml_dtypes", "numpy", "onnx", "onnx_ir"}
-    | {"tokenizers", "torch"},
+    | {"onnxscript", "tokenizers", "torch"},
     "engines": {"google", "onnx", "onnxruntime"},
     "calibration": set(),
     "training": {"ml_dtypes", "numpy", "onnx", "safetensors", "torch"},

@@ -50,8 +50,7 @@ class Grammar:
     patch_slot: str = "<audioPatch>"
 
 
-#: By the manifest's `family`. Nothing of this version exports `ming-omni-tts-moe` yet; its row is
-#: held to the reference's prompts by tests.
+#: By the manifest's `family`.
 GRAMMARS: dict[str, Grammar] = {
     "ming-omni-tts-dense": Grammar(
         opening=(

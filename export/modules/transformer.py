@@ -8,7 +8,7 @@ its cache is then a ring. Source: Qwen2 technical report and the reference's use
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import numpy as np
@@ -30,11 +30,23 @@ class TransformerLayer(nn.Module):
         width = sizes.heads * sizes.head_dim
         self.attention_norm = parameter(sizes.hidden)
         self.qkv_weight = parameter(sizes.hidden, width + 2 * sizes.kv_heads * sizes.head_dim)
-        self.qkv_bias = parameter(width + 2 * sizes.kv_heads * sizes.head_dim)
+        self.qkv_bias = (
+            parameter(width + 2 * sizes.kv_heads * sizes.head_dim) if sizes.qkv_bias else None
+        )
         self.out_weight = parameter(width, sizes.hidden)
         self.mlp_norm = parameter(sizes.hidden)
+        self.add_feed_forward(sizes)
+
+    def add_feed_forward(self, sizes: TransformerSizes) -> None:
+        """Declares the parameters of the layer's second half."""
         self.gate_up_weight = parameter(sizes.hidden, 2 * sizes.intermediate)
         self.down_weight = parameter(sizes.intermediate, sizes.hidden)
+
+    def feed_forward(self, x: Tensor) -> Tensor:
+        """The layer's second half, with its norm and its residual. x: (1, T, hidden)."""
+        normed = rms_norm(x, self.mlp_norm, self.sizes.rms_eps)
+        gate, up = (normed @ self.gate_up_weight).chunk(2, dim=-1)
+        return x + (silu(gate) * up) @ self.down_weight
 
     def forward(
         self,
@@ -54,7 +66,9 @@ class TransformerLayer(nn.Module):
         """
         s = self.sizes
         tokens, group = x.shape[1], s.heads // s.kv_heads
-        qkv = rms_norm(x, self.attention_norm, s.rms_eps) @ self.qkv_weight + self.qkv_bias
+        qkv = rms_norm(x, self.attention_norm, s.rms_eps) @ self.qkv_weight
+        if self.qkv_bias is not None:
+            qkv = qkv + self.qkv_bias
         query, key, value = qkv.split(
             [s.heads * s.head_dim, s.kv_heads * s.head_dim, s.kv_heads * s.head_dim], dim=-1
         )
@@ -70,19 +84,25 @@ class TransformerLayer(nn.Module):
         weights = torch.softmax(scores, -1).view(1, s.kv_heads, group * tokens, -1)
         attended = (weights @ value_cache).view(1, s.heads, tokens, s.head_dim)
         attended = attended.transpose(1, 2).reshape(1, tokens, s.heads * s.head_dim)
-        x = x + attended @ self.out_weight
-        gate, up = (rms_norm(x, self.mlp_norm, s.rms_eps) @ self.gate_up_weight).chunk(2, dim=-1)
-        return x + (silu(gate) * up) @ self.down_weight, key_cache, value_cache
+        return self.feed_forward(x + attended @ self.out_weight), key_cache, value_cache
 
 
 class CausalTransformer(nn.Module):
-    """All layers and the final norm. `cache_lengths[i]` is the length of layer i's caches."""
+    """All layers and the final norm. `cache_lengths[i]` is the length of layer i's caches.
 
-    def __init__(self, sizes: TransformerSizes, cache_lengths: Sequence[int]) -> None:
+    `layer` makes a layer of the sizes.
+    """
+
+    def __init__(
+        self,
+        sizes: TransformerSizes,
+        cache_lengths: Sequence[int],
+        layer: Callable[[TransformerSizes], nn.Module] = TransformerLayer,
+    ) -> None:
         super().__init__()
         self.sizes = sizes
         self.cache_lengths = tuple(cache_lengths)
-        self.layers = nn.ModuleList(TransformerLayer(sizes) for _ in range(sizes.layers))
+        self.layers = nn.ModuleList(layer(sizes) for _ in range(sizes.layers))
         self.norm = parameter(sizes.hidden)
         exponents = np.arange(0, sizes.head_dim, 2, dtype=np.float32) / np.float32(sizes.head_dim)
         # An array, not a buffer: no weight of a checkpoint. Powers in float64, then rounded: the

@@ -27,8 +27,10 @@ KEPT: dict[str, tuple[str, ...] | None] = {
         "plain_tts", "tta", "one_step", "clone", "podcast", "emotion_spk", "zero_spk_style", "bgm",
     ),
     "fbank": None,
+    "moe_talker": ("plain_en", "spk1"),
+    "moe_e2e": ("plain_tts", "clone", "bgm"),
 }  # fmt: skip
-CHECKPOINT = "tiny-dense"
+CHECKPOINTS = ("tiny-dense", "tiny-moe")
 WAVES = ("a_24k.wav", "b_16k.wav")
 
 
@@ -36,9 +38,10 @@ def main() -> None:
     source = Path(sys.argv[1]) / "ming-omni-tts"
     shutil.rmtree(OUT, ignore_errors=True)
     (OUT / "goldens").mkdir(parents=True)
-    (OUT / CHECKPOINT).mkdir()
-    for file in ("config.json", "model.safetensors", "tokenizer.json", "campplus.onnx"):
-        shutil.copyfile(source / CHECKPOINT / file, OUT / CHECKPOINT / file)
+    for folder in CHECKPOINTS:
+        (OUT / folder).mkdir()
+        for file in ("config.json", "model.safetensors", "tokenizer.json", "campplus.onnx"):
+            shutil.copyfile(source / folder / file, OUT / folder / file)
     (OUT / "wavs").mkdir()
     for file in WAVES:
         shutil.copyfile(source / "wavs" / file, OUT / "wavs" / file)

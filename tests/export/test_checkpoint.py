@@ -137,11 +137,6 @@ def test_an_unknown_architecture(folder: Path, write_config: Callable[[Any], Non
     refused(folder, "unknown architecture")
 
 
-@needs_goldens
-def test_the_moe_checkpoint_is_refused_by_name() -> None:
-    refused(OMNI_TTS / "tiny-moe-sharded", "Ming-omni-tts MoE")
-
-
 # Weights that are damaged, incomplete or not of the config.
 
 

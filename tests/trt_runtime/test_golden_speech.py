@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.goldens import FULL, OMNI_TTS, assert_close, load_json, load_npz, needs_goldens
+from tests.goldens import OMNI_TTS, assert_close, load_json, load_npz
 from trt_runtime import Background, Instruction, Music, RecordedNoise, SoundEvent
 from trt_runtime.folder import OpenFolder
 from trt_runtime.instruction import instruction_text
@@ -27,7 +27,8 @@ from trt_runtime.text_tokenizer import TextTokenizer
 WAVES = OMNI_TTS / "wavs"
 ARRAYS = load_npz("dense_e2e")
 META: dict[str, Any] = load_json("dense_e2e")["meta"]
-MOE_META: dict[str, Any] = load_json("moe_e2e")["meta"] if FULL else {}
+MOE_ARRAYS = load_npz("moe_e2e")
+MOE_META: dict[str, Any] = load_json("moe_e2e")["meta"]
 
 
 def options_of(request: dict[str, Any]) -> dict[str, Any]:
@@ -55,38 +56,44 @@ def options_of(request: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def noise_of(case: str) -> RecordedNoise:
-    initial = np.ascontiguousarray(ARRAYS[f"{case}/init_noise"][:, 0].transpose(0, 2, 1))
-    diffusion = ARRAYS.get(f"{case}/sde_noise")
+def noise_of(case: str, arrays: dict[str, np.ndarray] = ARRAYS) -> RecordedNoise:
+    initial = np.ascontiguousarray(arrays[f"{case}/init_noise"][:, 0].transpose(0, 2, 1))
+    diffusion = arrays.get(f"{case}/sde_noise")
     if diffusion is not None:
         # The reference draws once more than it uses: the last step's noise is never read.
         diffusion = diffusion.reshape(len(initial), -1, *initial.shape[1:])
         diffusion = np.ascontiguousarray(diffusion[:, :-1])
-    posterior = ARRAYS.get(f"{case}/vae_noise")
+    posterior = arrays.get(f"{case}/vae_noise")
     if posterior is not None:
         posterior = np.ascontiguousarray(posterior[0].T)
     return RecordedNoise(initial, diffusion, posterior)
 
 
-def assert_as_recorded(opened: OpenFolder, case: str, speech: Speech) -> None:
-    meta, trace = META[case], speech.trace
+def assert_as_recorded(
+    opened: OpenFolder,
+    case: str,
+    speech: Speech,
+    arrays: dict[str, np.ndarray] = ARRAYS,
+    recorded: dict[str, Any] = META,
+) -> None:
+    meta, trace = recorded[case], speech.trace
     assert trace is not None
-    np.testing.assert_array_equal(trace.prompt_ids, ARRAYS[f"{case}/ids"])
+    np.testing.assert_array_equal(trace.prompt_ids, arrays[f"{case}/ids"])
     assert speech.steps == meta["steps"]
     assert speech.finish_reason == ("stop" if meta["stopped_by_head"] else "max_steps")
-    if f"{case}/prompt_latent" in ARRAYS:
-        assert_close(trace.reference_latents, ARRAYS[f"{case}/prompt_latent"], "reference latents")
-    assert_close(trace.hidden, ARRAYS[f"{case}/z"], "hidden states")
-    assert_close(trace.latents, ARRAYS[f"{case}/latents"], "latents")
-    assert_close(trace.stop_probabilities, ARRAYS[f"{case}/stop_prob"], "stop probabilities")
+    if f"{case}/prompt_latent" in arrays:
+        assert_close(trace.reference_latents, arrays[f"{case}/prompt_latent"], "reference latents")
+    assert_close(trace.hidden, arrays[f"{case}/z"], "hidden states")
+    assert_close(trace.latents, arrays[f"{case}/latents"], "latents")
+    assert_close(trace.stop_probabilities, arrays[f"{case}/stop_prob"], "stop probabilities")
     # The reference loses the tail at the step limit; we keep it, and the common part agrees.
     assert len(speech.audio) == speech.steps * opened.manifest.geometry.samples_per_patch
     assert len(speech.audio) >= meta["samples"]
     common = speech.audio[: meta["samples"]]
-    if f"{case}/wave" in ARRAYS:
-        assert_close(common, ARRAYS[f"{case}/wave"], "wave")
+    if f"{case}/wave" in arrays:
+        assert_close(common, arrays[f"{case}/wave"], "wave")
     else:
-        assert_close(common[::8], ARRAYS[f"{case}/wave_every8"], "every 8th sample")
+        assert_close(common[::8], arrays[f"{case}/wave_every8"], "every 8th sample")
 
 
 @pytest.mark.parametrize("case", META)
@@ -157,11 +164,19 @@ def _tokenizer(family: str) -> TextTokenizer:
     return TextTokenizer.load(Path(folder) / "tokenizer.json")
 
 
-@needs_goldens
+@pytest.mark.parametrize("case", MOE_META)
+def test_speech_of_the_mixture_of_experts(moe_engines: OpenFolder, case: str) -> None:
+    request = MOE_META[case]["request"]
+    speech = Synthesizer(moe_engines).synthesize(
+        request["text"], noise=noise_of(case, MOE_ARRAYS), trace=True, **options_of(request)
+    )
+    assert_as_recorded(moe_engines, case, speech, MOE_ARRAYS, MOE_META)
+
+
 @pytest.mark.parametrize("case", MOE_META)
 def test_prompts_of_the_mixture_of_experts(case: str) -> None:
-    """Its talker is not exported yet; its prompts are made as the reference makes them."""
-    recorded = load_npz("moe_e2e")
+    """As the reference makes them, from the pieces that it was given."""
+    recorded = MOE_ARRAYS
     request, meta = MOE_META[case]["request"], MOE_META[case]
     kind = recorded[f"{case}/kind"]
     said, _ = instruction_text(request.get("instruction"))

@@ -1,0 +1,173 @@
+"""The mixture of experts: its tables, its sizes, what is refused, and its router as recorded."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import trt_runtime
+from engines import build_engines
+from export.bundle import export_checkpoint
+from export.checkpoint import Checkpoint
+from export.families import family_of
+from export.geometry import ExportOptions, geometry_of
+from export.modules import experts as experts_module
+from export.modules.experts import layer_of
+from export.modules.transformer import CausalTransformer
+from export.preflight import check_checkpoint
+from export.synthetic import write_random_checkpoint
+from export.verification import load_weights
+from export.weights import write_component
+from tests.goldens import OMNI_TTS, assert_close, cases, load_npz, moe_checkpoint, needs_goldens
+from trt_runtime.errors import UserError
+from trt_runtime.manifest import read_manifest
+
+ARRAYS = load_npz("moe_talker")
+RELEASED = Path(__file__).resolve().parents[2] / "benchmarks" / "configs"
+
+
+@pytest.fixture
+def config() -> dict[str, Any]:
+    return json.loads((moe_checkpoint() / "config.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def talker(tmp_path_factory: pytest.TempPathFactory) -> CausalTransformer:
+    """The torch module with the checkpoint's weights, by the exporter's own table."""
+    opened = Checkpoint.open(moe_checkpoint())
+    rows = [row for row in opened.family.components(opened.sizes) if row.component == "talker"]
+    folder = tmp_path_factory.mktemp("talker")
+    stored = write_component(opened, rows, folder / "talker.weights")
+    g = geometry_of(opened.sizes, ExportOptions())
+    sizes = opened.sizes.talker
+    module = CausalTransformer(sizes, [g.cache_length] * sizes.layers, layer_of)
+    holder = torch.nn.Module()
+    holder.talker = module
+    load_weights(holder, stored, folder)
+    return module
+
+
+@pytest.mark.parametrize("case", cases(ARRAYS))
+@torch.no_grad()
+def test_the_router_is_as_recorded(
+    talker: CausalTransformer, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scores, the experts chosen, and their weights, of every layer and prompt token."""
+    seen: list[torch.Tensor] = []
+    plain = experts_module.mixture_of_experts
+
+    def watched(x: torch.Tensor, logits: torch.Tensor, *rest: Any) -> torch.Tensor:
+        seen.append(logits)
+        return plain(x, logits, *rest)
+
+    monkeypatch.setattr(experts_module, "mixture_of_experts", watched)
+    sizes = talker.sizes
+    assert sizes.experts is not None
+    caches = [
+        torch.zeros(1, sizes.kv_heads, length, sizes.head_dim)
+        for length in talker.cache_lengths
+        for _ in range(2)
+    ]
+    talker(torch.from_numpy(ARRAYS[f"{case}/embeds"])[None], torch.tensor([0]), caches)
+    assert len(seen) == sizes.layers
+    for layer, logits in enumerate(seen):
+        scores = torch.softmax(logits, -1)
+        weights, chosen = scores.topk(sizes.experts.chosen, -1)
+        weights = weights / weights.sum(-1, keepdim=True)
+        recorded = {
+            name: ARRAYS[f"{case}/step0_layer{layer}_{name}"]
+            for name in ("scores", "topk", "weights")
+        }
+        assert_close(scores.numpy(), recorded["scores"], "scores")
+        np.testing.assert_array_equal(chosen.numpy(), recorded["topk"])
+        assert_close(weights.numpy(), recorded["weights"], "weights")
+
+
+def test_the_released_config(config: dict[str, Any]) -> None:
+    released = json.loads((RELEASED / "ming-omni-tts-16.8b-a3b.json").read_text())
+    family = family_of(released)
+    sizes = family.sizes(released)
+    assert family.name == "ming-omni-tts-moe"
+    assert (sizes.talker.experts.count, sizes.talker.experts.chosen) == (64, 6)
+    assert sizes.talker.intermediate == 2816
+    talker = [row for row in family.components(sizes) if row.component == "talker"]
+    assert 14e9 < sum(row.elements for row in talker) < 17e9
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("first_k_dense_replace", 1), ("use_bias", True), ("use_qkv_bias", True),
+        ("use_qk_norm", True), ("use_sliding_window", True), ("n_group", 8),
+        ("score_function", "sigmoid"), ("routed_scaling_factor", 2.5),
+        ("moe_router_enable_expert_bias", True), ("partial_rotary_factor", 0.5),
+        ("hidden_act", "gelu"), ("num_experts_per_tok", 99), ("num_experts", 0),
+        ("rope_scaling", {"type": "yarn", "factor": 4.0}),
+        ("rope_scaling", {"type": "3D", "mrope_section": [1, 2, 3]}),
+    ],
+)  # fmt: skip
+def test_what_the_family_does_not_run_is_refused_by_name(
+    config: dict[str, Any], key: str, value: Any
+) -> None:
+    changed = copy.deepcopy(config)
+    changed["llm_config"][key] = value
+    with pytest.raises(UserError, match=rf"llm_config\.{key}|{key}"):
+        family_of(changed).sizes(changed)
+
+
+def test_every_tensor_has_its_place() -> None:
+    opened = Checkpoint.open(moe_checkpoint())
+    opened.require_complete()
+    unused = {tensor.name for tensor in opened.family.unused(opened.sizes)}
+    assert "model.model.layers.0.mlp.audio_gate.weight" in unused
+
+
+@needs_goldens
+def test_shards_give_the_same_bundle(tmp_path: Path, moe: Any) -> None:
+    made = export_checkpoint(OMNI_TTS / "tiny-moe-sharded", tmp_path / "bundle", check_values=False)
+    assert read_manifest(made).files == read_manifest(moe.bundle).files
+
+
+def test_the_graphs_hold_the_operator_and_its_function(moe: Any) -> None:
+    import onnx
+
+    from trt_runtime.operators import DOMAIN, MIXTURE_OF_EXPERTS
+
+    opened = Checkpoint.open(moe_checkpoint())
+    for graph, entry in read_manifest(moe.bundle).graphs.items():
+        model = onnx.load(moe.bundle / entry.file, load_external_data=False)
+        found = [node for node in model.graph.node if node.domain == DOMAIN]
+        talker = graph.startswith("talker_")
+        assert len(found) == (opened.sizes.talker.layers if talker else 0)
+        assert [f.name for f in model.functions] == [MIXTURE_OF_EXPERTS] * talker
+        if graph not in read_manifest(moe.engines).graphs:
+            continue
+        built = onnx.load(moe.engines / entry.file, load_external_data=False)
+        kernels = [node.op_type for node in built.graph.node if node.op_type == "MoE"]
+        assert len(kernels) == len(found)
+
+
+def test_a_random_checkpoint_speaks(config: dict[str, Any], tmp_path: Path) -> None:
+    """Other sizes than the recorded ones: more experts, more of them chosen, two shared."""
+    config["llm_config"] |= {
+        "num_experts": 12, "num_experts_per_tok": 5, "num_shared_experts": 2,
+        "moe_intermediate_size": 24, "norm_topk_prob": False, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "head_dim": 16, "rope_scaling": None,
+    }  # fmt: skip
+    write_random_checkpoint(tmp_path / "checkpoint", config, seed=5)
+    assert check_checkpoint(tmp_path / "checkpoint").ok
+    bundle = export_checkpoint(tmp_path / "checkpoint", tmp_path / "bundle", check_values=False)
+    engines = build_engines(bundle, tmp_path / "engines")
+    spoken = [
+        trt_runtime.synthesize("Hello.", engines=folder, seed=3, max_steps=6, min_steps=6)
+        for folder in (bundle, engines)
+    ]
+    assert spoken[0].steps == spoken[1].steps == 6
+    # The function in the one, the kernel in the other.
+    assert_close(spoken[1].audio, spoken[0].audio, "audio")

@@ -1,0 +1,29 @@
+"""The plugin operators: nodes of our own domain, what they mean, and what a backend may assume.
+
+A graph of a bundle holds such a node where some backend has a fast kernel for it, and beside it the
+operator as an ONNX function of plain operators, which every backend can run. A builder may replace
+the node; every implementation is held to the same test (`tests/operators`).
+
+MixtureOfExperts(x, router_logits, gate_up, down; chosen, normalized) -> y
+
+    x             (..., hidden) float32; the rows are all its leading axes together
+    router_logits (rows, experts) float32
+    gate_up       (experts, 2 * intermediate, hidden) float32; of each expert row 2i makes the
+                  gate's value i and row 2i + 1 the up projection's, as ONNX Runtime's kernel reads
+    down          (experts, hidden, intermediate) float32
+    chosen        experts a row, 1 to `experts`
+    normalized    1: the weights of the chosen are divided by their sum
+    y             as x
+
+    p = softmax(router_logits); e_1 ... e_k = the `chosen` largest of p, w_j = p[e_j], and with
+    `normalized` w_j / sum(w); y = sum over j of w_j down[e_j] (silu(gate) * up), where gate and up
+    are the even and the odd values of gate_up[e_j] x (Shazeer et al. 2017, arXiv:1701.06538;
+    SwiGLU: Shazeer 2020, arXiv:2002.05202).
+"""
+
+from __future__ import annotations
+
+DOMAIN = "ming_trt"
+VERSION = 1
+
+MIXTURE_OF_EXPERTS = "MixtureOfExperts"
