@@ -21,11 +21,12 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from benchmarks.held_out import VOICES
-from benchmarks.listening import Listener, Utterance, read_sentences, spread
+from benchmarks.listening import Listener, Utterance, read_sentences
 from benchmarks.provenance import check_result, provenance, write_result
 from benchmarks.recognition import Recogniser
 from benchmarks.source_voice import Wave, spoken_by_program
 from benchmarks.speaker_similarity import ENCODERS, Embed, unit
+from benchmarks.spread import spread
 from training.speech import VOICES as TRAINED_VOICES
 from training.voices import SENTENCE
 from trt_runtime.cli import add_engine_arguments

@@ -9,7 +9,6 @@ the few experts, by the operator's function, in turns. A decode step has one row
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
 import time
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tqdm import tqdm
 
 from benchmarks.provenance import check_result, provenance, write_result
+from benchmarks.spread import spread
 from engines.onnxruntime_kernels import use_kernels
 from export.operator_bodies import body_of
 from trt_runtime.exit_status import exit_status
@@ -88,14 +88,12 @@ def measure(threads: int) -> list[dict[str, Any]]:
                 peer.run(None, {"x": x, "router_logits": logits})
                 times[name].append(1000 * (time.perf_counter() - start))
         kept = {name: values[WARM_UP:] for name, values in times.items()}
-        medians = {name: statistics.median(values) for name, values in kept.items()}
+        spreads = {name: spread(values) for name, values in kept.items()}
+        medians = {name: values["median"] for name, values in spreads.items()}
         found.append(
             {
                 "rows": rows,
-                "milliseconds": {
-                    name: {"median": medians[name], "min": min(v), "max": max(v)}
-                    for name, v in kept.items()
-                },
+                "milliseconds": spreads,
                 "many_to_few": medians["many"] / medians["few"],
                 "function_to_kernel": medians["few, by the function"] / medians["few"],
             }

@@ -13,7 +13,6 @@ import argparse
 import json
 import math
 import resource
-import statistics
 import subprocess
 import sys
 import time
@@ -22,6 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.provenance import provenance, write_result
+from benchmarks.spread import spread
 from trt_runtime.backends.onnxruntime_cpu import usable_cores
 from trt_runtime.contract import ON_DEMAND
 from trt_runtime.folder import OpenFolder, open_folder
@@ -199,9 +199,6 @@ def parameters(checkpoint: Path) -> dict[str, int]:
 
 def summary(runs: list[dict[str, object]]) -> dict[str, object]:
     """Median of each figure over the runs, with its least and most."""
-
-    def spread(values: list[float]) -> dict[str, float]:
-        return {"median": statistics.median(values), "min": min(values), "max": max(values)}
 
     audio = float(runs[0]["audio_seconds"])  # type: ignore[arg-type]
     components = runs[0]["component_seconds"]

@@ -29,7 +29,6 @@ from benchmarks.recognition import Recogniser
 from benchmarks.saying import (
     DEFAULT_VOICE,
     kept,
-    make_folder,
     reconstructed,
     speech,
     voice_of,
@@ -37,6 +36,7 @@ from benchmarks.saying import (
 )
 from benchmarks.source_voice import Wave, spoken_by_program, spoken_in_folder
 from benchmarks.speaker_similarity import ENCODERS, similarity
+from training.folders import made_folder
 from training.speech import VOICES as TRAINED_VOICES
 from trt_runtime.cli import add_engine_arguments, add_voices_argument
 from trt_runtime.errors import FolderError, UserError
@@ -76,7 +76,7 @@ def measure(opened: OpenFolder, options: argparse.Namespace) -> dict[str, Any]:
         _tell(f"warning: {len(unknown)} words are not in the dictionary: {', '.join(unknown)}")
     seeds = [check_seed(seed) for seed in dict.fromkeys(options.seeds)]
     if options.keep is not None:
-        make_folder(options.keep)
+        made_folder(options.keep, f"Waves cannot be kept in {options.keep}", "--keep")
     synthesizer = Synthesizer(opened, options.voices)
     voices = voices_of(synthesizer, VoiceStore(options.voices), (DEFAULT_VOICE, *options.voice))
     compared = comparison(opened, synthesizer, options)

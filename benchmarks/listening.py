@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from benchmarks.recognition import Recogniser
 from benchmarks.source_voice import Wave
+from benchmarks.spread import spread
 from benchmarks.word_errors import WordErrorRate, word_errors, words
 from trt_runtime.errors import UserError, reason_of
 
@@ -91,10 +91,6 @@ def _engine_figures(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "real_time_factor": spread([line["real_time_factor"] for line in lines]),
         "first_audio_seconds": spread([line["first_audio_seconds"] for line in lines]),
     }
-
-
-def spread(values: Sequence[float]) -> dict[str, float]:
-    return {"median": statistics.median(values), "min": min(values), "max": max(values)}
 
 
 def read_sentences(path: Path) -> list[str]:

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from trt_runtime.errors import UserError, reason_of
+from training.folders import made_folder
 from trt_runtime.machine import describe_machine
 from trt_runtime.whole_file import check_replaceable_file, written_beside
 
@@ -36,15 +36,7 @@ def check_result(path: Path | None) -> None:
     if path is None:
         return
     check_replaceable_file(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(
-            f"{path} cannot be written",
-            expected="a folder, or a place for one",
-            found=reason_of(error),
-            do="give another with --out",
-        ) from error
+    made_folder(path.parent, f"{path} cannot be written")
 
 
 def write_result(path: Path | None, result: Mapping[str, Any], *, printed: bool = True) -> None:

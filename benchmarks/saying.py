@@ -14,7 +14,7 @@ from benchmarks.listening import Utterance
 from benchmarks.source_voice import Wave, wave_name
 from trt_runtime.audio_decoder import AudioDecoder
 from trt_runtime.audio_encoder import encode_wave
-from trt_runtime.errors import UserError, reason_of
+from trt_runtime.errors import UserError
 from trt_runtime.folder import OpenFolder
 from trt_runtime.resampling import resample
 from trt_runtime.synthesizer import Synthesizer
@@ -77,19 +77,6 @@ def speech(
             "first_audio_seconds": time.perf_counter() - start,
         }
         yield Utterance(index, Wave(spoken.audio, spoken.sample_rate), figures)
-
-
-def make_folder(folder: Path) -> None:
-    """A folder for waves; raises UserError where there can be none."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(
-            f"Waves cannot be kept in {folder}",
-            expected="a folder, or a place for one",
-            found=reason_of(error),
-            do="give another with --keep",
-        ) from error
 
 
 def kept(folder: Path | None, name: str, utterances: Iterator[Utterance]) -> Iterator[Utterance]:

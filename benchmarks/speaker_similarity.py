@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.source_voice import Wave
+from benchmarks.spread import spread
 from trt_runtime.errors import UserError
 from trt_runtime.folder import OpenFolder
 from trt_runtime.reference_audio import ReferenceAudio
@@ -103,9 +104,4 @@ def unit(vector: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 def _spread(cosines: NDArray[np.float64]) -> dict[str, float | int]:
-    return {
-        "pairs": len(cosines),
-        "min": float(cosines.min()),
-        "median": float(np.median(cosines)),
-        "max": float(cosines.max()),
-    }
+    return {"pairs": len(cosines), **spread(cosines.tolist())}

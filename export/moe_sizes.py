@@ -11,14 +11,16 @@ from typing import Any
 
 from export.config_section import ConfigSection
 from export.sizes import (
+    LARGEST_VOCABULARY,
+    LARGEST_WIDTH,
+    MOST_LAYERS,
     ExpertSizes,
     ModelSizes,
     TransformerSizes,
-    audio_sizes,
-    flow_sizes,
+    head_sizes,
+    sizes_around,
 )
 
-_LARGEST_WIDTH = 1 << 18
 _MOST = 4096
 
 #: Keys that change the arithmetic, with the values under which they do not.
@@ -41,39 +43,22 @@ _REFUSED: tuple[tuple[str, tuple[Any, ...], str], ...] = (
 
 def read_moe_sizes(config: Mapping[str, Any]) -> ModelSizes:
     """As `sizes.read_sizes`, for the mixture of experts."""
-    root = ConfigSection(config)
-    flow_section = root.section("ditar_config")
-    patch = flow_section.integer("patch_size", most=1024)
-    return ModelSizes(
-        talker=_talker(root.section("llm_config")),
-        flow=flow_sizes(flow_section),
-        aggregator=flow_sizes(root.section("aggregator_config")),
-        audio=audio_sizes(root.section("audio_tokenizer_config")),
-        patch=patch,
-        history=flow_section.integer("history_patch_size", most=1 << 16, default=patch),
-        # Speech reads hidden states alone: the head, tied or not, stays in the checkpoint.
-        tied_embeddings=True,
-    )
+    talker = _talker(ConfigSection(config).section("llm_config"))
+    # Speech reads hidden states alone: the head, tied or not, stays in the checkpoint.
+    return sizes_around(config, talker, tied_embeddings=True)
 
 
 def _talker(section: ConfigSection) -> TransformerSizes:
     for key, allowed, expected in _REFUSED:
         section.require(key, allowed, expected)
-    hidden = section.integer("hidden_size", most=_LARGEST_WIDTH)
-    heads = section.integer("num_attention_heads", most=_MOST)
-    kv_heads = section.integer("num_key_value_heads", most=_MOST, default=heads)
-    if heads % kv_heads:
-        raise section.error("num_key_value_heads", f"a divisor of num_attention_heads ({heads})")
-    given = section.values.get("head_dim") is not None
-    head_dim = section.integer("head_dim", most=8192) if given else hidden // heads
-    if head_dim % 2 or (not given and hidden % heads):
-        raise section.error("head_dim" if given else "num_attention_heads", "an even head width")
+    hidden = section.integer("hidden_size", most=LARGEST_WIDTH)
+    heads, kv_heads, head_dim = head_sizes(section, hidden)
     count = section.integer("num_experts", most=_MOST)
     chosen = section.integer("num_experts_per_tok", most=_MOST)
     if chosen > count:
         raise section.error("num_experts_per_tok", f"at most num_experts ({count})")
-    width = section.integer("moe_intermediate_size", most=8 * _LARGEST_WIDTH)
-    layers = section.integer("num_hidden_layers", most=1024)
+    width = section.integer("moe_intermediate_size", most=8 * LARGEST_WIDTH)
+    layers = section.integer("num_hidden_layers", most=MOST_LAYERS)
     return TransformerSizes(
         hidden=hidden,
         layers=layers,
@@ -83,7 +68,7 @@ def _talker(section: ConfigSection) -> TransformerSizes:
         intermediate=width * section.integer("num_shared_experts", most=_MOST),
         rope_theta=_rope_theta(section, head_dim),
         rms_eps=section.number("rms_norm_eps", above=0, most=1.0, default=1e-5),
-        vocab_size=section.integer("vocab_size", most=1 << 24),
+        vocab_size=section.integer("vocab_size", most=LARGEST_VOCABULARY),
         window=(None,) * layers,
         qkv_bias=False,
         experts=ExpertSizes(count, chosen, width, section.flag("norm_topk_prob", default=True)),

@@ -21,9 +21,9 @@ TIME_FEATURES = 256
 #: that both share.
 ENCODER_LAYERS_RUN = 4
 
-_LARGEST_WIDTH = 1 << 18
-_MOST_LAYERS = 1024
-_LARGEST_VOCABULARY = 1 << 24
+LARGEST_WIDTH = 1 << 18
+MOST_LAYERS = 1024
+LARGEST_VOCABULARY = 1 << 24
 _LONGEST_WINDOW = 1 << 31
 
 
@@ -121,24 +121,51 @@ def read_sizes(config: Mapping[str, Any]) -> ModelSizes:
     Raises UserError naming the key where a value is missing, impossible or asks for arithmetic that
     this project does not implement.
     """
+    talker = ConfigSection(config).section("llm_config")
+    tied = talker.flag("tie_word_embeddings", default=False)
+    return sizes_around(config, transformer_sizes(talker), tied_embeddings=tied)
+
+
+def sizes_around(
+    config: Mapping[str, Any], talker: TransformerSizes, *, tied_embeddings: bool
+) -> ModelSizes:
+    """The sizes of a config whose talker has those given: what every family has alike."""
     root = ConfigSection(config)
     flow_section = root.section("ditar_config")
     patch = flow_section.integer("patch_size", most=1024)
     return ModelSizes(
-        talker=transformer_sizes(root.section("llm_config")),
+        talker=talker,
         flow=flow_sizes(flow_section),
         aggregator=flow_sizes(root.section("aggregator_config")),
         audio=audio_sizes(root.section("audio_tokenizer_config")),
         patch=patch,
         history=flow_section.integer("history_patch_size", most=1 << 16, default=patch),
-        tied_embeddings=root.section("llm_config").flag("tie_word_embeddings", default=False),
+        tied_embeddings=tied_embeddings,
     )
 
 
 def transformer_sizes(section: ConfigSection, *, run: int | None = None) -> TransformerSizes:
     """The sizes of a Qwen2 config section; with `run`, of a stack of so many layers."""
     section.require("hidden_act", (None, "silu"), "silu")
-    hidden = section.integer("hidden_size", most=_LARGEST_WIDTH)
+    hidden = section.integer("hidden_size", most=LARGEST_WIDTH)
+    heads, kv_heads, head_dim = head_sizes(section, hidden)
+    layers = run or section.integer("num_hidden_layers", most=MOST_LAYERS)
+    return TransformerSizes(
+        hidden=hidden,
+        layers=layers,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        intermediate=section.integer("intermediate_size", most=8 * LARGEST_WIDTH),
+        rope_theta=_rope_theta(section),
+        rms_eps=section.number("rms_norm_eps", above=0, most=1.0, default=1e-6),
+        vocab_size=section.integer("vocab_size", most=LARGEST_VOCABULARY, default=151936),
+        window=_windows(section, layers, every=run is None),
+    )
+
+
+def head_sizes(section: ConfigSection, hidden: int) -> tuple[int, int, int]:
+    """Heads of queries, heads of keys and values, and the width of each."""
     heads = section.integer("num_attention_heads", most=4096)
     kv_heads = section.integer("num_key_value_heads", most=4096, default=heads)
     if heads % kv_heads:
@@ -152,19 +179,7 @@ def transformer_sizes(section: ConfigSection, *, run: int | None = None) -> Tran
     if head_dim % 2:
         key = "num_attention_heads" if section.values.get("head_dim") is None else "head_dim"
         raise section.error(key, f"an even width of a head for rotary positions, not {head_dim}")
-    layers = run or section.integer("num_hidden_layers", most=_MOST_LAYERS)
-    return TransformerSizes(
-        hidden=hidden,
-        layers=layers,
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=head_dim,
-        intermediate=section.integer("intermediate_size", most=8 * _LARGEST_WIDTH),
-        rope_theta=_rope_theta(section),
-        rms_eps=section.number("rms_norm_eps", above=0, most=1.0, default=1e-6),
-        vocab_size=section.integer("vocab_size", most=_LARGEST_VOCABULARY, default=151936),
-        window=_windows(section, layers, every=run is None),
-    )
+    return heads, kv_heads, head_dim
 
 
 def _rope_theta(section: ConfigSection) -> float:
@@ -235,7 +250,7 @@ def flow_sizes(section: ConfigSection) -> FlowTransformerSizes:
         "pe_attn_head", (None,), "null (positions in some heads only are not implemented)"
     )
     section.require("attn_mask_enabled", (None, False), "false (masks are not implemented)")
-    hidden = section.integer("hidden_size", most=_LARGEST_WIDTH)
+    hidden = section.integer("hidden_size", most=LARGEST_WIDTH)
     heads = section.integer("num_heads", most=4096)
     if hidden % heads or (hidden // heads) % 2:
         raise section.error("num_heads", f"a divisor of hidden_size ({hidden}) with even quotient")
@@ -245,7 +260,7 @@ def flow_sizes(section: ConfigSection) -> FlowTransformerSizes:
         raise section.error("mlp_ratio", f"a ratio of hidden_size ({hidden}) that gives a width")
     return FlowTransformerSizes(
         hidden=hidden,
-        depth=section.integer("depth", most=_MOST_LAYERS),
+        depth=section.integer("depth", most=MOST_LAYERS),
         heads=heads,
         feed_forward=feed_forward,
     )
@@ -267,8 +282,8 @@ def audio_sizes(section: ConfigSection) -> AudioSizes:
         raise encoder.error("hop_size", f"{encoder.dotted('input_dim')} ({samples})")
     backbone = encoder.section("backbone")
     frame_stack = transformer_sizes(backbone)
-    latent_dim = decoder.integer("latent_dim", most=_LARGEST_WIDTH)
-    if encoder.integer("latent_dim", most=_LARGEST_WIDTH) != latent_dim:
+    latent_dim = decoder.integer("latent_dim", most=LARGEST_WIDTH)
+    if encoder.integer("latent_dim", most=LARGEST_WIDTH) != latent_dim:
         raise encoder.error("latent_dim", f"{decoder.dotted('latent_dim')} ({latent_dim})")
     return AudioSizes(
         sample_rate=section.integer("sample_rate", most=1 << 20),

@@ -26,22 +26,21 @@ class Folders:
     engines: Path
 
 
+def _made(checkpoint: Path, folder: Path) -> Folders:
+    bundle = export_checkpoint(checkpoint, folder / "bundle")
+    return Folders(checkpoint, bundle, build_engines(bundle, folder / "engines"))
+
+
 @pytest.fixture(scope="session")
 def dense(tmp_path_factory: pytest.TempPathFactory) -> Folders:
     """The goldens' dense checkpoint, exported and built as a user would."""
-    folder = tmp_path_factory.mktemp("dense")
-    checkpoint = dense_checkpoint()
-    bundle = export_checkpoint(checkpoint, folder / "bundle")
-    return Folders(checkpoint, bundle, build_engines(bundle, folder / "engines"))
+    return _made(dense_checkpoint(), tmp_path_factory.mktemp("dense"))
 
 
 @pytest.fixture(scope="session")
 def moe(tmp_path_factory: pytest.TempPathFactory) -> Folders:
     """The goldens' mixture of experts, exported and built as a user would."""
-    folder = tmp_path_factory.mktemp("moe")
-    checkpoint = moe_checkpoint()
-    bundle = export_checkpoint(checkpoint, folder / "bundle")
-    return Folders(checkpoint, bundle, build_engines(bundle, folder / "engines"))
+    return _made(moe_checkpoint(), tmp_path_factory.mktemp("moe"))
 
 
 @pytest.fixture(scope="session")

@@ -7,16 +7,16 @@ from pathlib import Path
 from trt_runtime.errors import UserError, reason_of
 
 
-def made_folder(path: Path) -> Path:
-    """`path`, made as needed. Raises UserError where it cannot be."""
+def made_folder(path: Path, what: str = "", option: str = "--out") -> Path:
+    """`path`, made as needed. Raises UserError, which begins with `what`, where it cannot be."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(
-            f"The folder {path} cannot be made",
+            what or f"The folder {path} cannot be made",
             expected="a folder, or a place for a new one",
             found=reason_of(error),
-            do="choose another with --out",
+            do=f"choose another with {option}",
         ) from error
     return path
 

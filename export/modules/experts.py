@@ -50,8 +50,7 @@ class ExpertLayer(TransformerLayer):
         self.router_weight = parameter(hidden, experts.count)
         self.experts_gate_up = parameter(experts.count, 2 * experts.intermediate, hidden)
         self.experts_down = parameter(experts.count, hidden, experts.intermediate)
-        self.gate_up_weight = parameter(hidden, 2 * sizes.intermediate)
-        self.down_weight = parameter(sizes.intermediate, hidden)
+        super().add_feed_forward(sizes)
 
     def feed_forward(self, x: Tensor) -> Tensor:
         s, experts = self.sizes, self.sizes.experts
@@ -65,8 +64,7 @@ class ExpertLayer(TransformerLayer):
             experts.chosen,
             experts.normalized,
         )
-        gate, up = (normed @ self.gate_up_weight).chunk(2, dim=-1)
-        return x + routed + (silu(gate) * up) @ self.down_weight
+        return x + routed + self.swiglu(normed)
 
 
 def layer_of(sizes: TransformerSizes) -> nn.Module:

@@ -44,9 +44,12 @@ class TransformerLayer(nn.Module):
 
     def feed_forward(self, x: Tensor) -> Tensor:
         """The layer's second half, with its norm and its residual. x: (1, T, hidden)."""
-        normed = rms_norm(x, self.mlp_norm, self.sizes.rms_eps)
+        return x + self.swiglu(rms_norm(x, self.mlp_norm, self.sizes.rms_eps))
+
+    def swiglu(self, normed: Tensor) -> Tensor:
+        """normed: (1, T, hidden) through gate, up and down (Shazeer 2020, arXiv:2002.05202)."""
         gate, up = (normed @ self.gate_up_weight).chunk(2, dim=-1)
-        return x + (silu(gate) * up) @ self.down_weight
+        return (silu(gate) * up) @ self.down_weight
 
     def forward(
         self,
