@@ -98,7 +98,7 @@ def _graph_facts(graph: GraphEntry, bundle: Manifest) -> list[Any]:
     """Everything of a graph's manifest entry but its weights, which are hashed by content."""
 
     def rows(specs: Iterable[TensorSpec]) -> list[list[Any]]:
-        return [[spec.name, spec.dtype, list(spec.shape)] for spec in specs]
+        return [[spec.name, spec.dtype, spec.axes] for spec in specs]
 
     return [
         bundle.files[graph.file][1],

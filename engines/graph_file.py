@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import TensorProto
 
-from trt_runtime.contract import TensorSpec
+from trt_runtime.contract import SLOTS, TensorSpec
 from trt_runtime.errors import FolderError
 from trt_runtime.manifest import GraphEntry, export_command
 from trt_runtime.printable import printable
@@ -147,13 +147,22 @@ def check_graph(folder: Path, entry: GraphEntry, model: onnx.ModelProto) -> None
 def _declared(info: onnx.ValueInfoProto) -> TensorSpec:
     tensor = info.type.tensor_type
     name = ELEMENT_TYPES.get(tensor.elem_type, f"type {tensor.elem_type}")
-    # A size that is not static is no size of the contract's: -1 equals none.
-    shape = tuple(d.dim_value if d.HasField("dim_value") else -1 for d in tensor.shape.dim)
-    return TensorSpec(info.name, name, shape)
+    return tensor_of(
+        info.name,
+        name,
+        [d.dim_value if d.HasField("dim_value") else d.dim_param for d in tensor.shape.dim],
+    )
+
+
+def tensor_of(name: str, dtype: str, axes: Sequence[int | str | None]) -> TensorSpec:
+    """A tensor as a graph declares it; an axis that no contract has becomes -1, equal to none."""
+    free = axes[:1] == [SLOTS]
+    sizes = [size if isinstance(size, int) else -1 for size in axes]
+    return TensorSpec.of_axes(name, dtype, [SLOTS, *sizes[1:]] if free else sizes)
 
 
 def _listed(specs: list[TensorSpec]) -> str:
-    return printable(", ".join(f"{spec.name} {spec.dtype} {list(spec.shape)}" for spec in specs))
+    return printable(", ".join(f"{spec.name} {spec.dtype} {spec.axes}" for spec in specs))
 
 
 def external_of(tensor: TensorProto) -> External:

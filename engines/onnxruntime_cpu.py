@@ -23,6 +23,7 @@ from engines.graph_file import (
     check_tensors,
     external_of,
     read_graph,
+    tensor_of,
 )
 from engines.onnxruntime_kernels import use_kernels
 from engines.targets import GraphJob
@@ -255,5 +256,4 @@ def _verify(folder: Path, entry: GraphEntry) -> None:
 
 
 def _session_tensor(node: ort.NodeArg) -> TensorSpec:
-    shape = tuple(size if isinstance(size, int) else -1 for size in node.shape)
-    return TensorSpec(node.name, _SESSION_TYPES.get(node.type, node.type), shape)
+    return tensor_of(node.name, _SESSION_TYPES.get(node.type, node.type), node.shape)

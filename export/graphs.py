@@ -18,10 +18,9 @@ from torch import Tensor, nn
 from export.graph_weights import weight_components
 from export.modules.audio_decoder import AudioDecoder
 from export.modules.audio_encoder import AudioEncoder
-from export.modules.experts import layer_of
 from export.modules.flow import Aggregator, Flow, StopHead, euler_step
 from export.modules.layers import parameter
-from export.modules.transformer import CausalTransformer
+from export.modules.talker import Talker
 from export.sizes import ModelSizes
 from trt_runtime.contract import (
     AUDIO_DECODER,
@@ -66,11 +65,10 @@ class SpeakerProjectionGraph(nn.Module):
 class TalkerGraph(nn.Module):
     def __init__(self, sizes: ModelSizes, geometry: Geometry) -> None:
         super().__init__()
-        cache_lengths = [geometry.cache_length] * sizes.talker.layers
-        self.talker = CausalTransformer(sizes.talker, cache_lengths, layer_of)
+        self.talker = Talker(sizes.talker, geometry.cache_length)
 
     def forward(self, embeddings: Tensor, position: Tensor, *caches: Tensor) -> tuple[Tensor, ...]:
-        """embeddings: (1, T, talker_hidden), position: (1,) to hidden of that shape, and caches."""
+        """embeddings: (slots, T, talker_hidden), position: (slots,) to hidden alike, and caches."""
         hidden, new_caches = self.talker(embeddings, position, caches)
         return hidden, *new_caches
 
@@ -95,7 +93,7 @@ class FlowStepGraph(nn.Module):
         diffusion_noise: Tensor,
         noise_scale: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """latents and noise: (1, patch, latent_dim), to latents one step on and the velocity."""
+        """latents and noise: (slots, patch, latent_dim), to latents a step on and the velocity."""
         velocity = self.flow.velocity(latents, time, hidden, history, guidance)
         return euler_step(latents, velocity, time_step, diffusion_noise, noise_scale), velocity
 
@@ -107,7 +105,7 @@ class FlowAdvanceGraph(nn.Module):
         self.stop_head = StopHead(geometry.talker_hidden)
 
     def forward(self, patch: Tensor, hidden: Tensor, history: Tensor) -> tuple[Tensor, ...]:
-        """patch: (1, patch, latent_dim) to (1, 1, talker_hidden), stop (1,), shifted history."""
+        """patch: (slots, patch, latent_dim) to (slots, 1, talker_hidden), stop, shifted history."""
         shifted = torch.cat((history, patch), dim=1)[:, -history.shape[1] :]
         return self.aggregator(patch), self.stop_head(hidden), shifted
 
@@ -127,7 +125,7 @@ class TailGraph(FlowAdvanceGraph):
         guidance: Tensor,
         noise_scale: Tensor,
     ) -> tuple[Tensor, ...]:
-        """hidden: (1, 1, talker_hidden) to patch (1, patch, latent_dim), then as the parent."""
+        """hidden: (slots, 1, talker_hidden) to (slots, patch, latent_dim), then as the parent."""
         latents = initial_noise
         last = len(self.grid) - 2
         for step in range(last + 1):
@@ -228,11 +226,16 @@ def graph_sources(geometry: Geometry) -> list[GraphSource]:
     ]
 
 
+#: Slots with which a graph that takes any number is traced: one would be taken for a constant.
+TRACED_SLOTS = 2
+
+
 def example_inputs(spec: GraphSpec, geometry: Geometry) -> list[tuple[Tensor, ...]]:
     """Points at which a graph is tried, each with inputs of the contract's shapes, seeded.
 
-    The first is in the middle of what each input may be. A graph with a position, a count or a flag
-    has a second: the first call of a request, with the least that it may hold.
+    The first is in the middle of what each input may be, with :data:`TRACED_SLOTS`. A graph with
+    slots, a position, a count or a flag has a second: the first call of a request, with the least
+    that it may hold, and one slot.
     """
     middle = {
         "position": geometry.prefill_chunks[0],
@@ -248,23 +251,28 @@ def example_inputs(spec: GraphSpec, geometry: Geometry) -> list[tuple[Tensor, ..
         "valid_frames": 1,
         "is_last": True,
     }
-    points = [middle]
-    if any(tensor.name in first_call for tensor in spec.inputs):
-        points.append(first_call)
-    return [_inputs(spec, geometry, point, index) for index, point in enumerate(points)]
+    points = [(middle, TRACED_SLOTS)]
+    if any(tensor.by_slot or tensor.name in first_call for tensor in spec.inputs):
+        points.append((first_call, 1))
+    return [
+        _inputs(spec, geometry, point, slots, index) for index, (point, slots) in enumerate(points)
+    ]
 
 
 def _inputs(
-    spec: GraphSpec, geometry: Geometry, point: Mapping[str, int], index: int
+    spec: GraphSpec, geometry: Geometry, point: Mapping[str, int], slots: int, index: int
 ) -> tuple[Tensor, ...]:
     generator = np.random.Generator(np.random.Philox(key=sum(spec.name.encode()) + index))
     inputs = []
-    for tensor in spec.inputs:
+    for tensor in (given.sized(slots) for given in spec.inputs):
         array: np.ndarray
         if tensor.name == "token_ids":
             array = generator.integers(0, geometry.vocab_size, tensor.shape, dtype=np.int64)
         elif tensor.dtype in ("int64", "bool"):
             array = np.full(tensor.shape, point[tensor.name], tensor.dtype)
+            if tensor.name == "position":
+                # Slots are where they are: each a little further than the last.
+                array += np.arange(len(array))
         else:
             array = generator.standard_normal(tensor.shape).astype(np.float32)
             if tensor.name in ("time", "time_step", "guidance", "noise_scale", "window_overlap"):

@@ -7,6 +7,7 @@ checkpoint, followed by a cast to float32 where that differs.
 
 from __future__ import annotations
 
+import inspect
 import logging
 import re
 import warnings
@@ -23,11 +24,11 @@ from torch import nn
 from export.graphs import GraphSource, example_inputs
 from export.operator_bodies import body_of, schema_of
 from export.sizes import ModelSizes
-from trt_runtime.contract import GraphSpec
+from trt_runtime.contract import SLOTS, GraphSpec
 from trt_runtime.errors import MingError
 from trt_runtime.geometry import Geometry
 from trt_runtime.manifest import StoredTensor
-from trt_runtime.operators import DOMAIN, MIXTURE_OF_EXPERTS, VERSION
+from trt_runtime.operators import CACHED_ATTENTION, DOMAIN, MIXTURE_OF_EXPERTS, VERSION
 
 OPSET = 20
 IR_VERSION = 10
@@ -95,6 +96,7 @@ def _export(module: nn.Module, spec: GraphSpec, geometry: Geometry) -> ir.Model:
             output_names=[tensor.name for tensor in spec.outputs],
             optimize=False,
             verbose=False,
+            dynamic_shapes=_free_axes(module, spec),
             custom_translation_table=_operators(),
         )
         assert program is not None
@@ -120,24 +122,55 @@ def _export(module: nn.Module, spec: GraphSpec, geometry: Geometry) -> ir.Model:
     return model
 
 
+def _free_axes(module: nn.Module, spec: GraphSpec) -> tuple[Any, ...] | None:
+    """The contract's free axes as the exporter takes them; None where every size is fixed."""
+    if not any(tensor.by_slot for tensor in spec.inputs):
+        return None
+    slots = torch.export.Dim(SLOTS, min=1)
+    axes = [{0: slots} if tensor.by_slot else None for tensor in spec.inputs]
+    kinds = [p.kind for p in inspect.signature(module.forward).parameters.values()]
+    named = sum(kind != inspect.Parameter.VAR_POSITIONAL for kind in kinds)
+    rest = (tuple(axes[named:]),) if len(axes) > named else ()
+    return (*axes[:named], *rest)
+
+
 def _operators() -> dict[Any, Any]:
     """The plugin operators' torch forms, each with what writes its node."""
     domain = onnxscript.values.Opset(DOMAIN, VERSION)
-    node = onnxscript.values.Op(domain, MIXTURE_OF_EXPERTS, schema_of(body_of(MIXTURE_OF_EXPERTS)))
+    experts, attention = (
+        onnxscript.values.Op(domain, name, schema_of(name))
+        for name in (MIXTURE_OF_EXPERTS, CACHED_ATTENTION)
+    )
 
     def mixture_of_experts(
         x: Any, router_logits: Any, gate_up: Any, down: Any, chosen: int, normalized: bool
     ) -> Any:
-        return node(x, router_logits, gate_up, down, chosen=chosen, normalized=int(normalized))
+        return experts(x, router_logits, gate_up, down, chosen=chosen, normalized=int(normalized))
 
-    return {torch.ops.ming_trt.mixture_of_experts.default: mixture_of_experts}
+    def cached_attention(
+        qkv: Any, position: Any, inverse_frequencies: Any, key_cache: Any, value_cache: Any,
+        heads: int, kv_heads: int, window: int,
+    ) -> Any:  # fmt: skip
+        return attention(
+            qkv, position, inverse_frequencies, key_cache, value_cache,
+            heads=heads, kv_heads=kv_heads, window=window,
+        )  # fmt: skip
+
+    return {
+        torch.ops.ming_trt.mixture_of_experts.default: mixture_of_experts,
+        torch.ops.ming_trt.cached_attention.default: cached_attention,
+    }
 
 
 def _add_bodies(model: ir.Model) -> None:
     """Beside each plugin operator that the graph uses, the function that it stands for."""
-    used = {node.op_type for node in model.graph if node.domain == DOMAIN}
+    used = {node.op_type: node for node in model.graph if node.domain == DOMAIN}
     for name in sorted(used):
-        function = ir.serde.deserialize_function(body_of(name))
+        shapes = [
+            list(value.shape) if value is not None and value.shape is not None else None
+            for value in used[name].inputs
+        ]
+        function = ir.serde.deserialize_function(body_of(name, shapes))
         model.functions[function.identifier()] = function
     if used:
         model.graph.opset_imports[DOMAIN] = VERSION
@@ -146,10 +179,13 @@ def _add_bodies(model: ir.Model) -> None:
 def _check_contract(model: ir.Model, spec: GraphSpec) -> None:
     """The traced graph must have the contract's tensors, or every later step builds on sand."""
     for wanted, values in ((spec.inputs, model.graph.inputs), (spec.outputs, model.graph.outputs)):
-        found = [(v.name, str(v.dtype).lower(), tuple(v.shape or ())) for v in values]
         names = {"float": "float32"}
-        found_specs = [(n, names.get(d, d), tuple(int(str(x)) for x in s)) for n, d, s in found]
-        expected = [(t.name, t.dtype, t.shape) for t in wanted]
+        found = [(v.name, str(v.dtype).lower(), v.shape or ()) for v in values]
+        found_specs = [
+            (n, names.get(d, d), [x if isinstance(x, int) else str(x) for x in s])
+            for n, d, s in found
+        ]
+        expected = [(t.name, t.dtype, t.axes) for t in wanted]
         if found_specs != expected:
             different = (
                 next((e, f) for e, f in zip(expected, found_specs, strict=False) if e != f)

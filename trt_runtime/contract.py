@@ -1,13 +1,15 @@
 """Names, shapes and dtypes of the graphs: the one agreement between exporter, builders and runtime.
 
-Everything is a pure function of :class:`trt_runtime.geometry.Geometry`. Shapes are static; what
-varies from step to step is a tensor input. Batch size is 1 throughout; the leading axis is kept so
-that batched buckets stay the same contract.
+Everything is a pure function of :class:`trt_runtime.geometry.Geometry`. Shapes are static but for
+one axis: what runs once a step takes any number of slots, the requests that step together. A target
+fixes that axis for its buckets (CUDA graphs, TensorRT profiles) or leaves it free (ONNX Runtime on
+CPU, which then packs each weight once). What varies from step to step is a tensor input.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from trt_runtime.geometry import Geometry
 
@@ -36,13 +38,48 @@ def talker_graph_name(tokens: int) -> str:
     return f"talker_{tokens}"
 
 
+#: The name, in graphs and manifests, of the axis that is free.
+SLOTS = "slots"
+
+
 @dataclass(frozen=True)
 class TensorSpec:
-    """One input or output of a graph."""
+    """One input or output of a graph.
+
+    With `by_slot` the first axis has an entry a slot, and `shape` is that of one slot.
+    """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
+    by_slot: bool = False
+
+    def sized(self, slots: int) -> TensorSpec:
+        """The tensor for so many slots; itself where it has no such axis."""
+        if not self.by_slot:
+            return self
+        return TensorSpec(self.name, self.dtype, (slots, *self.shape[1:]))
+
+    @property
+    def axes(self) -> list[int | str]:
+        """The shape as graphs and manifests write it, with :data:`SLOTS` for the free axis."""
+        return [SLOTS, *self.shape[1:]] if self.by_slot else list(self.shape)
+
+    @classmethod
+    def of_axes(cls, name: str, dtype: str, axes: Sequence[int | str]) -> TensorSpec:
+        """The reverse of `axes`; ValueError where a name is not that of the free first axis."""
+        by_slot = bool(axes) and axes[0] == SLOTS
+        sizes = [1, *axes[1:]] if by_slot else list(axes)
+        if not all(isinstance(size, int) for size in sizes):
+            raise ValueError(
+                f"{name} has an axis that is neither a size nor {SLOTS!r} before others"
+            )
+        return cls(name, dtype, tuple(int(size) for size in sizes), by_slot)
+
+
+def _slots(name: str, *shape: int) -> TensorSpec:
+    """A float32 tensor with a row of `shape` a slot."""
+    return TensorSpec(name, "float32", (1, *shape), by_slot=True)
 
 
 @dataclass(frozen=True)
@@ -82,61 +119,64 @@ def speaker_projection_spec(g: Geometry) -> GraphSpec:
 
 
 def talker_spec(g: Geometry, tokens: int) -> GraphSpec:
-    """`position` is the index of the first token; `hidden` is taken after the final norm."""
-    shape = (1, g.talker_kv_heads, g.cache_length, g.talker_head_dim)
+    """`position` is the index of the first token; `hidden` is taken after the final norm.
+
+    One token at a time is the decode step, which takes any number of slots; a prompt is read into
+    one slot.
+    """
+    by_slot = tokens == 1
     caches = tuple(
-        TensorSpec(f"{kind}_cache_{layer}", "float32", shape)
+        _slots(f"{kind}_cache_{layer}", g.talker_kv_heads, g.cache_length, g.talker_head_dim)
         for layer in range(g.talker_layers)
         for kind in ("key", "value")
     )
+    inputs = (
+        _slots("embeddings", tokens, g.talker_hidden),
+        TensorSpec("position", "int64", (1,), by_slot=True),
+        *caches,
+    )
+    outputs = (_slots("hidden", tokens, g.talker_hidden), *_next(caches))
     names = tuple(cache.name for cache in caches)
     return GraphSpec(
         talker_graph_name(tokens),
         "talker",
-        (
-            TensorSpec("embeddings", "float32", (1, tokens, g.talker_hidden)),
-            TensorSpec("position", "int64", (1,)),
-            *caches,
-        ),
-        (TensorSpec("hidden", "float32", (1, tokens, g.talker_hidden)), *_next(caches)),
+        tuple(replace(tensor, by_slot=by_slot) for tensor in inputs),
+        tuple(replace(tensor, by_slot=by_slot) for tensor in outputs),
         state=names,
         in_place=names,
     )
 
 
 def flow_step_spec(g: Geometry) -> GraphSpec:
-    """One Euler step under guidance.
+    """One Euler step under guidance, of slots that are all at the same step of the solver.
 
     `time_step` is the step's length; `noise_scale` is sigma * sqrt(temperature), zero on the last
     step; `velocity` is the guided velocity c + guidance * (c - u).
     """
-    patch = (1, g.patch, g.latent_dim)
+    patch = (g.patch, g.latent_dim)
     return GraphSpec(
         FLOW_STEP,
         "flow",
         (
-            TensorSpec("latents", "float32", patch),
+            _slots("latents", *patch),
             TensorSpec("time", "float32", (1,)),
             TensorSpec("time_step", "float32", (1,)),
-            TensorSpec("hidden", "float32", (1, 1, g.talker_hidden)),
-            TensorSpec("history", "float32", (1, g.history, g.latent_dim)),
-            TensorSpec("guidance", "float32", (1,)),
-            TensorSpec("diffusion_noise", "float32", patch),
-            TensorSpec("noise_scale", "float32", (1,)),
+            _slots("hidden", 1, g.talker_hidden),
+            _slots("history", g.history, g.latent_dim),
+            _slots("guidance"),
+            _slots("diffusion_noise", *patch),
+            _slots("noise_scale"),
         ),
-        (
-            TensorSpec("latents" + NEXT, "float32", patch),
-            TensorSpec("velocity", "float32", patch),
-        ),
+        (_slots("latents" + NEXT, *patch), _slots("velocity", *patch)),
         state=("latents",),
     )
 
 
 def _advance_outputs(g: Geometry) -> tuple[TensorSpec, ...]:
     return (
-        TensorSpec("embedding", "float32", (1, 1, g.talker_hidden)),
-        TensorSpec("stop_probability", "float32", (1,)),
-        TensorSpec("history" + NEXT, "float32", (1, g.history, g.latent_dim)),
+        _slots("embedding", 1, g.talker_hidden),
+        _slots("stop_probability"),
+        _slots("history" + NEXT, g.history, g.latent_dim),
     )
 
 
@@ -146,9 +186,9 @@ def flow_advance_spec(g: Geometry) -> GraphSpec:
         FLOW_ADVANCE,
         "flow_advance",
         (
-            TensorSpec("patch", "float32", (1, g.patch, g.latent_dim)),
-            TensorSpec("hidden", "float32", (1, 1, g.talker_hidden)),
-            TensorSpec("history", "float32", (1, g.history, g.latent_dim)),
+            _slots("patch", g.patch, g.latent_dim),
+            _slots("hidden", 1, g.talker_hidden),
+            _slots("history", g.history, g.latent_dim),
         ),
         _advance_outputs(g),
         state=("history",),
@@ -157,21 +197,19 @@ def flow_advance_spec(g: Geometry) -> GraphSpec:
 
 def tail_spec(g: Geometry) -> GraphSpec:
     """The whole tail of a step in one call: every solver step, aggregator, stop head, history."""
-    patch = (1, g.patch, g.latent_dim)
+    patch = (g.patch, g.latent_dim)
     return GraphSpec(
         TAIL,
         "tail",
         (
-            TensorSpec("hidden", "float32", (1, 1, g.talker_hidden)),
-            TensorSpec("history", "float32", (1, g.history, g.latent_dim)),
-            TensorSpec("initial_noise", "float32", patch),
-            TensorSpec(
-                "diffusion_noise", "float32", (1, g.solver_steps - 1, g.patch, g.latent_dim)
-            ),
-            TensorSpec("guidance", "float32", (1,)),
-            TensorSpec("noise_scale", "float32", (1,)),
+            _slots("hidden", 1, g.talker_hidden),
+            _slots("history", g.history, g.latent_dim),
+            _slots("initial_noise", *patch),
+            _slots("diffusion_noise", g.solver_steps - 1, *patch),
+            _slots("guidance"),
+            _slots("noise_scale"),
         ),
-        (TensorSpec("patch", "float32", patch), *_advance_outputs(g)),
+        (_slots("patch", *patch), *_advance_outputs(g)),
         state=("history",),
     )
 
@@ -272,7 +310,7 @@ def language_head_spec(g: Geometry) -> GraphSpec:
 
 
 def _next(tensors: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
-    return tuple(TensorSpec(t.name + NEXT, t.dtype, t.shape) for t in tensors)
+    return tuple(replace(t, name=t.name + NEXT) for t in tensors)
 
 
 def graph_specs(g: Geometry) -> dict[str, GraphSpec]:

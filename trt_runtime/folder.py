@@ -82,7 +82,7 @@ def _tensors(inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]) ->
     """The first few tensors, which differ in nearly every mistake."""
 
     def row(specs: tuple[TensorSpec, ...]) -> str:
-        shown = ", ".join(f"{s.name} {s.dtype} {list(s.shape)}" for s in specs[:4])
+        shown = ", ".join(f"{s.name} {s.dtype} {s.axes}" for s in specs[:4])
         return shown + (", ..." if len(specs) > 4 else "")
 
     return f"{row(inputs)} to {row(outputs)}"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trt_runtime.audio_decoder import AudioDecoder
+from trt_runtime.batch import Batch, Slot
 from trt_runtime.errors import NumericError
 from trt_runtime.folder import OpenFolder
 from trt_runtime.geometry import Geometry
@@ -19,8 +20,6 @@ from trt_runtime.prompt_embedding import SpokenContext, embed_prompt
 from trt_runtime.request import Request
 from trt_runtime.speech import FinishReason, Trace
 from trt_runtime.stopwatch import Stopwatch
-from trt_runtime.tail import make_tail
-from trt_runtime.talker import Talker
 
 log = logging.getLogger(__name__)
 
@@ -62,52 +61,57 @@ class Run:
         """Of the audio so far."""
         return float(np.sqrt(self._power / self.samples)) if self.samples else 0.0
 
-    def audio(self) -> Iterator[NDArray[np.float32]]:
-        """What becomes final with each step, (samples,) float32, once a step."""
+    def audio(self, batch: Batch) -> Generator[NDArray[np.float32] | None]:
+        """None each time that it needs a step of the batch, then what became final with that step.
+
+        The audio is (samples,) float32, once a step. Closing the iterator frees the slot.
+        """
         backend, g, request = self.opened.backend, self.geometry, self.request
         timed = self.stopwatch.timed
-        talker = Talker(backend, g)
-        tail = make_tail(
-            backend,
-            g,
-            talker.hidden,
-            talker.embedding,
+        slot = batch.join(
             guidance=request.use.guidance,
             noise_scale=request.noise_scale,
+            history=self.context.history,
         )
-        tail.history.write(self.context.history[None])
-        decoder = AudioDecoder(backend, g)
-        with timed("prompt_embedding"):
-            embeddings = embed_prompt(backend, g, self.prompt, self.context)
-        with timed("prefill"):
-            talker.prefill(embeddings)
-        while self.finish_reason is None:
-            if self.steps:
-                with timed("talker"):
-                    talker.decode()
-            step = self.steps + 1
-            self._check_finite("talker", step, talker.hidden.read())
-            with timed("flow"):
-                tail.run(self.noise.initial(self.steps), self.noise.diffusion(self.steps))
-            patch = tail.patch.read()[0]
-            self._check_finite("flow", step, patch)
-            stop = float(tail.stop_probability.read()[0])
-            self._check_finite("flow_advance", step, tail.stop_probability.read())
-            self._check_finite("flow_advance", step, talker.embedding.read())
-            self._record(patch, stop, talker.hidden.read())
-            self.steps += 1
-            self.finish_reason = self._why_finished(stop)
-            with timed("audio_decoder"):
-                audio = decoder.decode(patch, last=self.finish_reason is not None)
-            self._check_finite("audio_decoder", step, audio)
-            self.samples += len(audio)
-            self._power += float(np.square(audio, dtype=np.float64).sum())
-            if self.finish_reason is not None:
-                log.info(
-                    "%d prompt tokens, %d steps, ended by %s",
-                    len(self.prompt.ids), self.steps, self.finish_reason,
-                )  # fmt: skip
-            yield audio
+        damaged = False
+        try:
+            decoder = AudioDecoder(backend, g)
+            with timed("prompt_embedding"):
+                embeddings = embed_prompt(backend, g, self.prompt, self.context)
+            with timed("prefill"):
+                slot.prefill(embeddings)
+            while self.finish_reason is None:
+                slot.draw(self.noise.initial(self.steps), self.noise.diffusion(self.steps))
+                yield None
+                self.stopwatch.add(batch.seconds)
+                self._check_step(slot)
+                patch, stop = slot.patch, slot.stop_probability
+                self._record(patch, stop, slot.hidden)
+                self.steps += 1
+                self.finish_reason = self._why_finished(stop)
+                with timed("audio_decoder"):
+                    audio = decoder.decode(patch, last=self.finish_reason is not None)
+                self._check_finite("audio_decoder", self.steps, audio)
+                self.samples += len(audio)
+                self._power += float(np.square(audio, dtype=np.float64).sum())
+                if self.finish_reason is not None:
+                    log.info(
+                        "%d prompt tokens, %d steps, ended by %s",
+                        len(self.prompt.ids), self.steps, self.finish_reason,
+                    )  # fmt: skip
+                yield audio
+        except NumericError:
+            damaged = True
+            raise
+        finally:
+            slot.leave(damaged=damaged)
+
+    def _check_step(self, slot: Slot) -> None:
+        step = self.steps + 1
+        self._check_finite("talker", step, slot.hidden)
+        self._check_finite("flow", step, slot.patch)
+        self._check_finite("flow_advance", step, np.float32(slot.stop_probability))
+        self._check_finite("flow_advance", step, slot.embedding)
 
     def _why_finished(self, stop: float) -> FinishReason | None:
         request = self.request
@@ -123,7 +127,7 @@ class Run:
             reason = FinishReason.CANCELLED
         return reason
 
-    def _check_finite(self, component: str, step: int, values: np.ndarray) -> None:
+    def _check_finite(self, component: str, step: int, values: np.ndarray | np.float32) -> None:
         if not np.isfinite(values).all():
             raise NumericError(
                 f"{component} produced NaN or infinity at step {step}",
@@ -138,7 +142,7 @@ class Run:
         if self.request.trace:
             self._latents.append(patch.copy())
             self._stops.append(stop)
-            self._hidden.append(hidden[0, 0].copy())
+            self._hidden.append(hidden.copy())
 
     def trace(self, reference_latents: NDArray[np.float32]) -> Trace | None:
         """What the request asked to keep, None where it did not; for a run that has ended."""

@@ -24,7 +24,7 @@ from trt_runtime.printable import printable
 from trt_runtime.raw_tensors import DTYPE_BYTES
 
 MANIFEST = "manifest.json"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 BUNDLE = "ming-trt-bundle"
 ENGINES = "ming-trt-engines"
 #: The tokenizer's file, in either kind of folder.
@@ -107,7 +107,7 @@ class Manifest:
 
 def _graph_to_json(graph: GraphEntry) -> dict[str, Any]:
     def tensors(specs: Iterable[TensorSpec]) -> list[list[Any]]:
-        return [[spec.name, spec.dtype, list(spec.shape)] for spec in specs]
+        return [[spec.name, spec.dtype, spec.axes] for spec in specs]
 
     return {
         "file": graph.file,
@@ -261,7 +261,7 @@ def _check_references(manifest: Manifest) -> None:
 
 def _graph_from_json(data: dict[str, Any]) -> GraphEntry:
     def tensors(rows: list[Any]) -> tuple[TensorSpec, ...]:
-        return tuple(TensorSpec(_text(n), _text(d), _shape(s)) for n, d, s in rows)
+        return tuple(TensorSpec.of_axes(_text(n), _text(d), _axes(s)) for n, d, s in rows)
 
     return GraphEntry(
         file=_plain_name(data["file"]),
@@ -295,6 +295,12 @@ def _shape(value: Any) -> tuple[int, ...]:
     if not isinstance(value, list):
         raise TypeError(f"{value!r} is not a shape")
     return tuple(_whole(size) for size in value)
+
+
+def _axes(value: Any) -> list[int | str]:
+    if not isinstance(value, list):
+        raise TypeError(f"{value!r} is not a shape")
+    return [size if isinstance(size, str) else _whole(size) for size in value]
 
 
 def is_plain_name(name: str) -> bool:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trt_runtime.batch import Batch
 from trt_runtime.conditioning import Conditioning
 from trt_runtime.folder import OpenFolder
 from trt_runtime.geometry import Geometry
@@ -62,8 +64,17 @@ class Speaking:
 
     def chunks(self, *, chunk_patches: int) -> Iterator[AudioChunk]:
         """The audio in chunks of `chunk_patches` patches; a sentence's last may be shorter."""
+        batch = Batch(self.opened.backend, self.opened.manifest.geometry)
+        for chunk in self.chunks_in(batch, chunk_patches=chunk_patches):
+            if chunk is None:
+                batch.step()
+            else:
+                yield chunk
+
+    def chunks_in(self, batch: Batch, *, chunk_patches: int) -> Iterator[AudioChunk | None]:
+        """As `chunks`, in a batch that others step: None each time that it needs a step."""
         for index in range(len(self.pieces)):
-            yield from self._speak(index, chunk_patches)
+            yield from self._speak(index, chunk_patches, batch)
             if self.finish_reason is not None:
                 return
 
@@ -76,7 +87,7 @@ class Speaking:
             components=dict(self.stopwatch.seconds),
         )
 
-    def _speak(self, index: int, chunk_patches: int) -> Iterator[AudioChunk]:
+    def _speak(self, index: int, chunk_patches: int, batch: Batch) -> Iterator[AudioChunk | None]:
         """One sentence: attempts until no guard objects, or none is left.
 
         With further attempts left nothing is given out before the sentence has ended: what was
@@ -89,13 +100,18 @@ class Speaking:
             spare = attempt < request.retries
             run = self._run(index, attempt, bound, cut=spare or request.on_runaway == "stop")
             parts: list[NDArray[np.float32]] = []
-            for audio in run.audio():
-                parts.append(audio)
-                if not request.retries:
-                    self._note_first_audio(audio)
-                    if len(parts) == chunk_patches and run.finish_reason is None:
-                        yield self._chunk(parts, index)
-                        parts.clear()
+            # Closed here and not when it is collected: the slot is free once this is left.
+            with closing(run.audio(batch)) as steps:
+                for audio in steps:
+                    if audio is None:
+                        yield None
+                        continue
+                    parts.append(audio)
+                    if not request.retries:
+                        self._note_first_audio(audio)
+                        if len(parts) == chunk_patches and run.finish_reason is None:
+                            yield self._chunk(parts, index)
+                            parts.clear()
             problem = _problem(run, bound, request.min_steps)
             seed = derived_seed(request.seed, attempt)
             if problem is not None:

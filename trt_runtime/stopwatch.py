@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 
@@ -20,5 +20,9 @@ class Stopwatch:
         try:
             yield
         finally:
-            spent = time.perf_counter() - start
+            self.add({component: time.perf_counter() - start})
+
+    def add(self, seconds: Mapping[str, float]) -> None:
+        """Counts seconds by component that something else has measured."""
+        for component, spent in seconds.items():
             self.seconds[component] = self.seconds.get(component, 0.0) + spent

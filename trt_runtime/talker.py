@@ -1,4 +1,4 @@
-"""The talker of one request: its caches, prefill in chunks, and the decode step."""
+"""The talker of a batch: caches of its slots, prefill in chunks, and the decode step of all."""
 
 from __future__ import annotations
 
@@ -29,45 +29,69 @@ def plan_prefill(tokens: int, chunks: tuple[int, ...]) -> list[int]:
 
 
 class Talker:
-    """Caches and position of one request. `hidden` is the buffer of the newest hidden state.
+    """Caches and positions of a batch's slots; one slot where nothing else is asked for.
 
-    `embedding` (1, 1, talker_hidden) is the decode step's input: the tail writes to it directly.
+    `embedding` (slots, 1, talker_hidden) is the decode step's input, to which the tail writes
+    directly; `hidden`, alike, is the newest hidden state.
     """
 
-    def __init__(self, backend: Backend, geometry: Geometry) -> None:
+    def __init__(self, backend: Backend, geometry: Geometry, slots: int = 1) -> None:
         self._backend = backend
         self._geometry = geometry
         spec = talker_spec(geometry, 1)
+        tensors = {t.name: t for t in (*spec.inputs, *spec.outputs)}
         self._caches: dict[str, Buffer] = {
-            t.name: backend.buffer(t) for t in spec.inputs if t.name in spec.state
+            name: backend.buffer(tensors[name], slots) for name in spec.state
         }
-        self._decode = backend.bind(spec.name, self._caches)
-        self.embedding: Buffer = self._decode.buffers["embeddings"]
-        self.hidden: Buffer = self._decode.buffers["hidden"]
-        self.position = 0
+        self.embedding: Buffer = backend.buffer(tensors["embeddings"], slots)
+        self.hidden: Buffer = backend.buffer(tensors["hidden"], slots)
+        #: Of each slot, the position that its next decode step has.
+        self.positions = np.zeros(slots, np.int64)
+        self._prefill: dict[tuple[int, int], BoundGraph] = {}
+        self._decode: dict[int, BoundGraph] = {}
 
-    def prefill(self, embeddings: np.ndarray) -> np.ndarray:
+    def prefill(self, embeddings: np.ndarray, slot: int = 0) -> np.ndarray:
         """Reads the prompt, (tokens, talker_hidden); returns every hidden state, the same shape."""
-        bound: dict[int, BoundGraph] = {}
         rows = []
         start = 0
         for size in plan_prefill(len(embeddings), self._geometry.prefill_chunks):
-            if size not in bound:
-                bound[size] = self._backend.bind(talker_graph_name(size), self._caches)
-            graph = bound[size]
+            graph = self._prefill_graph(size, slot)
             part = embeddings[start : start + size]
             graph.buffers["embeddings"].write(np.pad(part, ((0, size - len(part)), (0, 0)))[None])
             graph.buffers["position"].write(start)
             graph.run()
             rows.append(graph.buffers["hidden"].read()[0, : len(part)].copy())
             start += len(part)
-        self.position = start
+        self.positions[slot] = start
         hidden = np.concatenate(rows)
-        self.hidden.write(hidden[None, -1:])
+        self.hidden.write_slot(slot, hidden[-1:])
         return hidden
 
-    def decode(self) -> None:
-        """One step from `embedding`: `hidden` becomes the state after it."""
-        self._decode.buffers["position"].write(self.position)
-        self._decode.run()
-        self.position += 1
+    def decode(self, count: int = 1) -> None:
+        """One step of the first `count` slots: `hidden` becomes the state after `embedding`."""
+        if count not in self._decode:
+            buffers = {"embeddings": self.embedding, "hidden": self.hidden, **self._caches}
+            name = talker_graph_name(1)
+            self._decode[count] = self._backend.bind(name, buffers, slots=count)
+        graph = self._decode[count]
+        graph.buffers["position"].write(self.positions[:count])
+        graph.run()
+        self.positions[:count] += 1
+
+    def move(self, source: int, to: int) -> None:
+        """Puts a slot in the place of another, which is lost."""
+        self.positions[to] = self.positions[source]
+        for buffer in (self.embedding, self.hidden, *self._caches.values()):
+            buffer.copy_slot(source, to)
+
+    def clear(self, slot: int) -> None:
+        """Forgets what a slot holds: numbers that are not finite would reach the next in it."""
+        for buffer in (self.embedding, self.hidden, *self._caches.values()):
+            buffer.write_slot(slot, 0.0)
+
+    def _prefill_graph(self, size: int, slot: int) -> BoundGraph:
+        if (size, slot) not in self._prefill:
+            self._prefill[size, slot] = self._backend.bind(
+                talker_graph_name(size), self._caches, first=slot
+            )
+        return self._prefill[size, slot]

@@ -51,18 +51,18 @@ class FlowBlock(nn.Module):
 
         Only the positions of `keep` are carried on: the last block need not compute the others.
         """
-        rows, length, width = x.shape
+        _, length, width = x.shape
         heads = self.sizes.heads
         qkv = rms_norm(x, self.attention_norm, RMS_EPS) @ self.qkv_weight + self.qkv_bias
         query, key, value = (
-            part.view(rows, length, heads, width // heads).transpose(1, 2)
+            part.view(-1, length, heads, width // heads).transpose(1, 2)
             for part in qkv.chunk(3, dim=-1)
         )
         query, key = rotate_pairs(query, cos, sin), rotate_pairs(key, cos, sin)
         query, x = query[:, :, keep], x[:, keep]
         scores = (query * (width // heads) ** -0.5) @ key.transpose(-1, -2)
         attended = (torch.softmax(scores, -1) @ value).transpose(1, 2)
-        attended = attended.reshape(rows, x.shape[1], width)
+        attended = attended.reshape(-1, x.shape[1], width)
         x = x + (attended @ self.out_weight + self.out_bias)
         up = rms_norm(x, self.mlp_norm, RMS_EPS) @ self.up_weight + self.up_bias
         up = nn.functional.gelu(up, approximate="tanh")
@@ -113,21 +113,24 @@ class Flow(FlowTransformer):
     def velocity(
         self, latents: Tensor, time: Tensor, hidden: Tensor, history: Tensor, guidance: Tensor
     ) -> Tensor:
-        """Guided velocity (1, patch, latent_dim): c + guidance * (c - u).
+        """Guided velocity (slots, patch, latent_dim): c + guidance * (c - u).
 
-        latents: (1, patch, latent_dim); time: (1,) in 0..1; hidden: (1, 1, talker_hidden);
-        history: (1, history, latent_dim); guidance: (1,).
+        latents: (slots, patch, latent_dim); time: (1,) in 0..1; hidden: (slots, 1, talker_hidden);
+        history: (slots, history, latent_dim); guidance: (slots,).
         """
-        patch = latents.shape[1]
+        _, patch, latent_dim = latents.shape
         time_token = silu(time_features(time) @ self.time_in_weight + self.time_in_bias)
         time_token = time_token @ self.time_out_weight + self.time_out_bias
-        condition = torch.cat((hidden, torch.zeros_like(hidden)))
+        # Zeros by a product: no shape is computed for the number of slots, which a captured CUDA
+        # graph could not hold.
+        condition = torch.cat((hidden, hidden * 0.0))
         first = time_token + (condition @ self.condition_weight + self.condition_bias)
         # History and patch are the same in both rows: embed them once.
-        rest = self.embed(torch.cat((history, latents), dim=1)).expand(2, -1, -1)
-        output = self.transform(torch.cat((first, rest), dim=1), slice(-patch, None))
-        conditioned, unconditioned = output.chunk(2)
-        return conditioned + guidance * (conditioned - unconditioned)
+        rest = self.embed(torch.cat((history, latents), dim=1))
+        tokens = torch.cat((first, torch.cat((rest, rest))), dim=1)
+        output = self.transform(tokens, slice(-patch, None)).view(2, -1, patch, latent_dim)
+        conditioned, unconditioned = output[0], output[1]
+        return conditioned + guidance.view(-1, 1, 1) * (conditioned - unconditioned)
 
 
 class Aggregator(FlowTransformer):
@@ -138,9 +141,10 @@ class Aggregator(FlowTransformer):
         self.class_token = parameter(1, sizes.hidden)
 
     def forward(self, patch: Tensor) -> Tensor:
-        """patch: (1, patch, latent_dim) to (1, 1, talker_hidden)."""
-        tokens = torch.cat((self.class_token.unsqueeze(0), self.embed(patch)), dim=1)
-        return self.transform(tokens, slice(0, 1))
+        """patch: (slots, patch, latent_dim) to (slots, 1, talker_hidden)."""
+        embedded = self.embed(patch)
+        first = self.class_token + embedded[:, :1] * 0.0
+        return self.transform(torch.cat((first, embedded), dim=1), slice(0, 1))
 
 
 class StopHead(nn.Module):
@@ -150,15 +154,19 @@ class StopHead(nn.Module):
         self.bias = parameter(2)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """hidden: (1, 1, talker_hidden) to the probability that this patch is the last, (1,)."""
+        """hidden: (slots, 1, talker_hidden) to the probability of a last patch, (slots,)."""
         return torch.softmax(hidden @ self.weight + self.bias, -1)[:, 0, 1]
 
 
 def euler_step(
     latents: Tensor, velocity: Tensor, time_step: Tensor, noise: Tensor, noise_scale: Tensor
 ) -> Tensor:
-    """latents + dt * v, plus noise_scale * sqrt(|dt|) * noise (Euler-Maruyama); all float32."""
-    return latents + time_step * velocity + noise_scale * time_step.abs().sqrt() * noise
+    """latents + dt * v, plus noise_scale * sqrt(|dt|) * noise (Euler-Maruyama); all float32.
+
+    latents, velocity, noise: (slots, patch, latent_dim); time_step: (1,); noise_scale: (slots,).
+    """
+    scale = (noise_scale * time_step.abs().sqrt()).view(-1, 1, 1)
+    return latents + time_step * velocity + scale * noise
 
 
 def time_features(time: Tensor) -> Tensor:

@@ -1,4 +1,6 @@
-"""The causal transformer of Qwen2, with a cache of static length: talker and audio decoder.
+"""The causal transformer of Qwen2, with a cache of static length, as the audio tokenizer has it.
+
+The talker is the same but for what attends (:mod:`export.modules.talker`).
 
 Grouped-query attention with biases on query, key and value, half-split rotary embedding over the
 whole head (Su et al. 2021), RMSNorm before each half, SwiGLU. A layer may have a sliding window;
@@ -43,13 +45,22 @@ class TransformerLayer(nn.Module):
         self.down_weight = parameter(sizes.intermediate, sizes.hidden)
 
     def feed_forward(self, x: Tensor) -> Tensor:
-        """The layer's second half, with its norm and its residual. x: (1, T, hidden)."""
+        """The layer's second half, with its norm and its residual. x: (..., hidden)."""
         return x + self.swiglu(rms_norm(x, self.mlp_norm, self.sizes.rms_eps))
 
     def swiglu(self, normed: Tensor) -> Tensor:
-        """normed: (1, T, hidden) through gate, up and down (Shazeer 2020, arXiv:2002.05202)."""
+        """normed: (..., hidden) through gate, up and down (Shazeer 2020, arXiv:2002.05202)."""
         gate, up = (normed @ self.gate_up_weight).chunk(2, dim=-1)
         return (silu(gate) * up) @ self.down_weight
+
+    def queries_keys_values(self, x: Tensor) -> Tensor:
+        """x: (..., hidden) to (..., (heads + 2 * kv_heads) * head_dim), after the layer's norm."""
+        qkv = rms_norm(x, self.attention_norm, self.sizes.rms_eps) @ self.qkv_weight
+        return qkv if self.qkv_bias is None else qkv + self.qkv_bias
+
+    def after_attention(self, x: Tensor, attended: Tensor) -> Tensor:
+        """The rest of the layer. x: (..., hidden); attended: (..., heads * head_dim)."""
+        return self.feed_forward(x + attended @ self.out_weight)
 
     def forward(
         self,
@@ -69,10 +80,7 @@ class TransformerLayer(nn.Module):
         """
         s = self.sizes
         tokens, group = x.shape[1], s.heads // s.kv_heads
-        qkv = rms_norm(x, self.attention_norm, s.rms_eps) @ self.qkv_weight
-        if self.qkv_bias is not None:
-            qkv = qkv + self.qkv_bias
-        query, key, value = qkv.split(
+        query, key, value = self.queries_keys_values(x).split(
             [s.heads * s.head_dim, s.kv_heads * s.head_dim, s.kv_heads * s.head_dim], dim=-1
         )
         query = rotate(query.view(1, tokens, s.heads, s.head_dim).transpose(1, 2), cos, sin)
@@ -87,7 +95,7 @@ class TransformerLayer(nn.Module):
         weights = torch.softmax(scores, -1).view(1, s.kv_heads, group * tokens, -1)
         attended = (weights @ value_cache).view(1, s.heads, tokens, s.head_dim)
         attended = attended.transpose(1, 2).reshape(1, tokens, s.heads * s.head_dim)
-        return self.feed_forward(x + attended @ self.out_weight), key_cache, value_cache
+        return self.after_attention(x, attended), key_cache, value_cache
 
 
 class CausalTransformer(nn.Module):

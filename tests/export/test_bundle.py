@@ -139,12 +139,15 @@ def test_the_unrolled_tail_equals_the_loop(
             g,
             hidden,
             embedding,
+        )
+        tail.start(
+            0,
             guidance=guidance,
             noise_scale=0.3 * math.sqrt(temperature),
+            history=_random((g.history, g.latent_dim), 2),
         )
-        tail.history.write(_random((g.history, g.latent_dim), 2))
-        noise = _random((g.solver_steps, g.patch, g.latent_dim), 3)
-        tail.run(noise[0], noise[1:])
+        noise = _random((1, g.solver_steps, g.patch, g.latent_dim), 3)
+        tail.run(noise[:, 0], noise[:, 1:])
         outputs = (tail.patch, embedding, tail.stop_probability, tail.history)
         results.append([buffer.read().copy() for buffer in outputs])
     for looped, unrolled in zip(*results, strict=True):

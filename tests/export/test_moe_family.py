@@ -18,8 +18,7 @@ from export.checkpoint import Checkpoint
 from export.families import family_of
 from export.geometry import ExportOptions, geometry_of
 from export.modules import experts as experts_module
-from export.modules.experts import layer_of
-from export.modules.transformer import CausalTransformer
+from export.modules.talker import Talker
 from export.preflight import check_checkpoint
 from export.synthetic import write_random_checkpoint
 from export.verification import load_weights
@@ -38,7 +37,7 @@ def config() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def talker(tmp_path_factory: pytest.TempPathFactory) -> CausalTransformer:
+def talker(tmp_path_factory: pytest.TempPathFactory) -> Talker:
     """The torch module with the checkpoint's weights, by the exporter's own table."""
     opened = Checkpoint.open(moe_checkpoint())
     rows = [row for row in opened.family.components(opened.sizes) if row.component == "talker"]
@@ -46,7 +45,7 @@ def talker(tmp_path_factory: pytest.TempPathFactory) -> CausalTransformer:
     stored = write_component(opened, rows, folder / "talker.weights")
     g = geometry_of(opened.sizes, ExportOptions())
     sizes = opened.sizes.talker
-    module = CausalTransformer(sizes, [g.cache_length] * sizes.layers, layer_of)
+    module = Talker(sizes, g.cache_length)
     holder = torch.nn.Module()
     holder.talker = module
     load_weights(holder, stored, folder)
@@ -56,7 +55,7 @@ def talker(tmp_path_factory: pytest.TempPathFactory) -> CausalTransformer:
 @pytest.mark.parametrize("case", cases(ARRAYS))
 @torch.no_grad()
 def test_the_router_is_as_recorded(
-    talker: CausalTransformer, case: str, monkeypatch: pytest.MonkeyPatch
+    talker: Talker, case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Scores, the experts chosen, and their weights, of every layer and prompt token."""
     seen: list[torch.Tensor] = []

@@ -9,7 +9,7 @@ import torch
 from transformers import Qwen2Config, Qwen2Model
 
 from export.config_section import ConfigSection
-from export.modules.transformer import CausalTransformer
+from export.modules.talker import Talker
 from export.parameters import qwen2_stack
 from export.sizes import TransformerSizes, transformer_sizes
 from tests.goldens import assert_close
@@ -36,7 +36,7 @@ SIZES: dict[str, dict[str, Any]] = {
 }
 
 
-def models(name: str) -> tuple[Qwen2Model, CausalTransformer, TransformerSizes]:
+def models(name: str) -> tuple[Qwen2Model, Talker, TransformerSizes]:
     values = SIZES[name] | {
         "num_hidden_layers": 3,
         "intermediate_size": 80,
@@ -52,7 +52,7 @@ def models(name: str) -> tuple[Qwen2Model, CausalTransformer, TransformerSizes]:
         # Norms near 1, everything else large enough that attention is far from uniform.
         parameter.data = 1 + 0.1 * noise if "norm" in key else 0.3 * noise
     sizes = transformer_sizes(ConfigSection(values))
-    ours = CausalTransformer(sizes, [64] * sizes.layers).eval()
+    ours = Talker(sizes, 64).eval()
     named = dict(reference.named_parameters())
     own = dict(ours.named_parameters())
     for row in qwen2_stack("talker", "talker", "", sizes):

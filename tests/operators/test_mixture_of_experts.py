@@ -55,7 +55,7 @@ def model_of(a: Arrays, chosen: int, normalized: bool) -> onnx.ModelProto:
     return helper.make_model(
         helper.make_graph([node], "one", inputs, [output]),
         opset_imports=[helper.make_opsetid("", 20), helper.make_opsetid(DOMAIN, VERSION)],
-        functions=[body_of(MIXTURE_OF_EXPERTS)],
+        functions=[body_of(MIXTURE_OF_EXPERTS, [])],
         ir_version=10,
     )
 

@@ -65,11 +65,14 @@ def _tail(opened: OpenFolder, case: str) -> LoopedTail:
         g,
         hidden,
         opened.backend.buffer(TensorSpec("embedding", "float32", shape)),
-        guidance=meta["cfg"],
-        noise_scale=meta["sigma"] * math.sqrt(meta["temperature"]),
         steps=meta["steps"],
     )
-    tail.history.write(CFM[f"{case}/history"])
+    tail.start(
+        0,
+        guidance=meta["cfg"],
+        noise_scale=meta["sigma"] * math.sqrt(meta["temperature"]),
+        history=CFM[f"{case}/history"][0],
+    )
     return tail
 
 
@@ -82,10 +85,10 @@ def test_solver_trajectory(dense_engines: OpenFolder, case: str) -> None:
     velocities: list[np.ndarray] = []
 
     def record(latents: np.ndarray, velocity: np.ndarray) -> None:
-        states.append(latents.copy())
-        velocities.append(velocity.copy())
+        states.append(latents[0].copy())
+        velocities.append(velocity[0].copy())
 
-    tail.solve(CFM[f"{case}/noise"][0].T, noise[:-1], on_step=record)
+    tail.solve(CFM[f"{case}/noise"][0].T[None], noise[None, :-1], on_step=record)
     assert_close(time_grid(CFM_META[case]["steps"]), CFM[f"{case}/times"], "times")
     assert_close(np.stack(velocities), CFM[f"{case}/vel"][:, 0], "velocities")
     assert_close(np.stack(states[:-1]), CFM[f"{case}/x_in"][1:, 0], "states")
@@ -96,8 +99,8 @@ def test_guidance_1_is_the_limit_of_the_reference(dense_engines: OpenFolder) -> 
     """The reference raises at guidance 1; its own value just above it is the limit."""
     case = "cfg1plus"
     tail = _tail(dense_engines, case)
-    tail._step.buffers["guidance"].write(1.0)
-    tail.solve(CFM[f"{case}/noise"][0].T, CFM[f"{case}/sde_noise"][:-1, 0])
+    tail.start(0, guidance=1.0, noise_scale=0.0, history=CFM[f"{case}/history"][0])
+    tail.solve(CFM[f"{case}/noise"][0].T[None], CFM[f"{case}/sde_noise"][None, :-1, 0])
     assert_close(tail.patch.read(), CFM[f"{case}/out"], "patch at guidance 1")
 
 

@@ -46,9 +46,8 @@ class Request:
         shape = (1, 1, g.talker_hidden)
         self.hidden = backend.buffer(TensorSpec("hidden", "float32", shape))
         self.embedding = backend.buffer(TensorSpec("embedding", "float32", shape))
-        self.tail: Tail = make_tail(
-            backend, g, self.hidden, self.embedding, guidance=2.0, noise_scale=noise_scale
-        )
+        self.tail: Tail = make_tail(backend, g, self.hidden, self.embedding)
+        self.tail.start(0, guidance=2.0, noise_scale=noise_scale)
         self._rng = np.random.default_rng(3)
         self._g = g
 
@@ -57,8 +56,8 @@ class Request:
         g = self._g
         self.hidden.write(self._draw(1, 1, g.talker_hidden))
         initial, diffusion = (
-            self._draw(g.patch, g.latent_dim),
-            self._draw(g.solver_steps - 1, g.patch, g.latent_dim),
+            self._draw(1, g.patch, g.latent_dim),
+            self._draw(1, g.solver_steps - 1, g.patch, g.latent_dim),
         )
         self.tail.run(initial, diffusion)
         tail = self.tail
@@ -100,8 +99,8 @@ def test_another_number_of_draws_is_refused(
     before = tail.patch.read().copy()
     with pytest.raises(UserError, match=rf"{g.solver_steps - 1} draws[\s\S]*Found: {draws}\."):
         tail.run(
-            np.ones((g.patch, g.latent_dim), np.float32),
-            np.zeros((draws, g.patch, g.latent_dim), np.float32),
+            np.ones((1, g.patch, g.latent_dim), np.float32),
+            np.zeros((1, draws, g.patch, g.latent_dim), np.float32),
         )
     np.testing.assert_array_equal(tail.patch.read(), before, "it had begun")
 
@@ -111,11 +110,10 @@ def test_a_loop_of_other_steps_wants_other_draws(
 ) -> None:
     g, backend = manifest.geometry, backends[LoopedTail]
     request = Request(backend, g)
-    tail = LoopedTail(
-        backend, g, request.hidden, request.embedding, guidance=2.0, noise_scale=0.0, steps=4
-    )
-    initial = np.ones((g.patch, g.latent_dim), np.float32)
-    tail.run(initial, np.zeros((3, g.patch, g.latent_dim), np.float32))
+    tail = LoopedTail(backend, g, request.hidden, request.embedding, steps=4)
+    tail.start(0, guidance=2.0, noise_scale=0.0)
+    initial = np.ones((1, g.patch, g.latent_dim), np.float32)
+    tail.run(initial, np.zeros((1, 3, g.patch, g.latent_dim), np.float32))
     assert np.isfinite(tail.patch.read()).all()
     with pytest.raises(UserError, match="3 draws"):
-        tail.run(initial, np.zeros((g.solver_steps - 1, g.patch, g.latent_dim), np.float32))
+        tail.run(initial, np.zeros((1, g.solver_steps - 1, g.patch, g.latent_dim), np.float32))

@@ -1,8 +1,9 @@
 """What the loop asks of a backend: buffers that live on its device, and graphs bound to them.
 
-A request allocates its buffers once and binds each graph to them once; a step then writes the few
-small inputs, runs, and reads the few small outputs. On a GPU a bound graph is a captured CUDA
-graph; on a CPU it is a session with its addresses set.
+The slots of a batch are rows of buffers that are allocated once, and each graph is bound to them
+once a number of slots; a step then writes the few small inputs, runs, and reads the few small
+outputs. On a GPU a bound graph is a captured CUDA graph; on a CPU it is a session with its
+addresses set.
 """
 
 from __future__ import annotations
@@ -31,6 +32,14 @@ class Buffer(Protocol):
         """Copies `values`, broadcast to the spec's shape, into the buffer."""
         ...
 
+    def write_slot(self, slot: int, values: np.ndarray | float | int | bool) -> None:
+        """As `write`, into the row of one slot."""
+        ...
+
+    def copy_slot(self, source: int, to: int) -> None:
+        """Copies one slot's row over another's, on the device."""
+        ...
+
 
 class BoundGraph(Protocol):
     """A graph with every tensor bound."""
@@ -55,10 +64,16 @@ class Backend(Protocol):
         """Whether the folder holds this graph and this backend runs it."""
         ...
 
-    def buffer(self, spec: TensorSpec) -> Buffer: ...
+    def buffer(self, spec: TensorSpec, slots: int = 1) -> Buffer:
+        """A buffer for the tensor, with rows for so many slots where it is one by slot."""
+        ...
 
-    def bind(self, graph: str, buffers: Mapping[str, Any]) -> BoundGraph:
+    def bind(
+        self, graph: str, buffers: Mapping[str, Any], *, first: int = 0, slots: int = 1
+    ) -> BoundGraph:
         """Binds `graph` to `buffers` by tensor name and to fresh buffers for all other tensors.
+
+        It runs `slots` slots, from `first` on of those buffers that have more.
 
         A graph of `contract.ON_DEMAND` is loaded when it is first bound, and then stays.
 

@@ -59,16 +59,35 @@ def import_onnxruntime() -> Any:
 class CpuBuffer:
     """A NumPy array and the runtime's view of the same memory."""
 
-    def __init__(self, spec: TensorSpec) -> None:
+    def __init__(self, spec: TensorSpec, array: np.ndarray | None = None) -> None:
         self.spec = spec
-        self._array = np.zeros(spec.shape, spec.dtype)
+        self._array = np.zeros(spec.shape, spec.dtype) if array is None else array
         self.value = import_onnxruntime().OrtValue.ortvalue_from_numpy(self._array)
+
+    def rows(self, spec: TensorSpec, first: int) -> CpuBuffer:
+        """The same memory as a tensor of `spec`, from row `first` on; itself where that is all.
+
+        Raises ValueError where the rows are others, or not as many.
+        """
+        length, *rest = spec.shape
+        fits = (self.spec.dtype, self.spec.shape[1:]) == (spec.dtype, tuple(rest))
+        if not fits or first + length > self.spec.shape[0]:
+            raise ValueError(f"buffer {self.spec} does not fit {spec} from row {first}")
+        if self.spec.shape == spec.shape:
+            return self
+        return CpuBuffer(spec, self._array[first : first + length])
 
     def read(self) -> np.ndarray:
         return self._array
 
     def write(self, values: np.ndarray | float | int | bool) -> None:
         self._array[...] = values
+
+    def write_slot(self, slot: int, values: np.ndarray | float | int | bool) -> None:
+        self._array[slot] = values
+
+    def copy_slot(self, source: int, to: int) -> None:
+        self._array[to] = self._array[source]
 
 
 class CpuBoundGraph:
@@ -78,33 +97,37 @@ class CpuBoundGraph:
     both addresses equal and copies nothing. Other state is written beside its input and copied.
     """
 
-    def __init__(self, session: Any, entry: GraphEntry, buffers: Mapping[str, CpuBuffer]) -> None:
+    def __init__(
+        self,
+        session: Any,
+        entry: GraphEntry,
+        buffers: Mapping[str, CpuBuffer],
+        *,
+        first: int = 0,
+        slots: int = 1,
+    ) -> None:
         self._session = session
         self._binding = session.io_binding()
         self.buffers: dict[str, CpuBuffer] = {}
         self._moves: list[tuple[CpuBuffer, CpuBuffer]] = []
-        for spec in entry.inputs:
-            buffer = buffers.get(spec.name) or CpuBuffer(spec)
-            self._check(buffer, spec)
-            self.buffers[spec.name] = buffer
-            self._binding.bind_ortvalue_input(spec.name, buffer.value)
+
+        def bound(tensor: TensorSpec) -> CpuBuffer:
+            spec, given = tensor.sized(slots), buffers.get(tensor.name)
+            return CpuBuffer(spec) if given is None else given.rows(spec, first)
+
+        for tensor in entry.inputs:
+            self.buffers[tensor.name] = buffer = bound(tensor)
+            self._binding.bind_ortvalue_input(tensor.name, buffer.value)
         state = {name + NEXT: name for name in entry.state}
-        for spec in entry.outputs:
-            source = state.get(spec.name)
+        for tensor in entry.outputs:
+            source = state.get(tensor.name)
             if source in entry.in_place:
                 buffer = self.buffers[source]
             else:
-                buffer = buffers.get(spec.name) or CpuBuffer(spec)
-                self._check(buffer, spec)
-                self.buffers[spec.name] = buffer
+                self.buffers[tensor.name] = buffer = bound(tensor)
                 if source is not None:
                     self._moves.append((buffer, self.buffers[source]))
-            self._binding.bind_ortvalue_output(spec.name, buffer.value)
-
-    @staticmethod
-    def _check(buffer: CpuBuffer, spec: TensorSpec) -> None:
-        if (buffer.spec.dtype, buffer.spec.shape) != (spec.dtype, spec.shape):
-            raise ValueError(f"buffer {buffer.spec} does not fit {spec}")
+            self._binding.bind_ortvalue_output(tensor.name, buffer.value)
 
     def run(self) -> None:
         self._session.run_with_iobinding(self._binding)
@@ -143,11 +166,14 @@ class CpuBackend:
     def has(self, graph: str) -> bool:
         return graph in self._sessions
 
-    def buffer(self, spec: TensorSpec) -> CpuBuffer:
-        return CpuBuffer(spec)
+    def buffer(self, spec: TensorSpec, slots: int = 1) -> CpuBuffer:
+        return CpuBuffer(spec.sized(slots))
 
-    def bind(self, graph: str, buffers: Mapping[str, CpuBuffer]) -> CpuBoundGraph:
-        return CpuBoundGraph(self._session(graph), self._manifest.graphs[graph], buffers)
+    def bind(
+        self, graph: str, buffers: Mapping[str, CpuBuffer], *, first: int = 0, slots: int = 1
+    ) -> CpuBoundGraph:
+        entry = self._manifest.graphs[graph]
+        return CpuBoundGraph(self._session(graph), entry, buffers, first=first, slots=slots)
 
     def _session(self, name: str) -> Any:
         with self._lock:
@@ -194,7 +220,7 @@ class CpuBackend:
             (entry.inputs, session.get_inputs()),
             (entry.outputs, session.get_outputs()),
         ):
-            wanted = [(spec.name, _SESSION_TYPES[spec.dtype], list(spec.shape)) for spec in specs]
+            wanted = [(spec.name, _SESSION_TYPES[spec.dtype], spec.axes) for spec in specs]
             actual = [(node.name, node.type, list(node.shape)) for node in found]
             if wanted != actual:
                 raise FolderError(
