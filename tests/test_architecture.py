@@ -55,7 +55,7 @@ MAY_NEED = {
     # google is protobuf, which onnx is made of.
     "export": {"google", "huggingface_hub", "ml_dtypes", "numpy", "onnx", "onnx_ir"}
     | {"onnxscript", "tokenizers", "torch"},
-    "engines": {"google", "onnx", "onnxruntime"},
+    "engines": {"google", "numpy", "onnx", "onnxruntime"},
     "calibration": set(),
     "training": {"ml_dtypes", "numpy", "onnx", "safetensors", "torch"},
 }

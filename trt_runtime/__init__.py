@@ -21,7 +21,7 @@ from trt_runtime.version import __version__
 if TYPE_CHECKING:
     from trt_runtime.audio_description import Music, SoundEvent
     from trt_runtime.dialogue import Dialogue, Turn, read_script
-    from trt_runtime.errors import FolderError, MingError, NumericError, UserError
+    from trt_runtime.errors import BusyError, FolderError, MingError, NumericError, UserError
     from trt_runtime.instruction import Background, Instruction
     from trt_runtime.noise import RecordedNoise
     from trt_runtime.prompt import MUSIC_PROMPT, SOUND_EVENT_PROMPT, SPEECH_PROMPT
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         Timings,
         Trace,
     )
+    from trt_runtime.submission import Submission
     from trt_runtime.synthesizer import Synthesizer, load
     from trt_runtime.text_normalization import spell_out
     from trt_runtime.voice import Voice
@@ -48,6 +49,7 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())
 _PUBLIC = {
     "AudioChunk": "speech",
     "Background": "instruction",
+    "BusyError": "errors",
     "Dialogue": "dialogue",
     "FinishReason": "speech",
     "FolderError": "errors",
@@ -63,6 +65,7 @@ _PUBLIC = {
     "SoundEvent": "audio_description",
     "Speech": "speech",
     "SpokenSentence": "speech",
+    "Submission": "submission",
     "Synthesizer": "synthesizer",
     "Timings": "speech",
     "Trace": "speech",
@@ -81,6 +84,7 @@ __all__ = [
     "SPEECH_PROMPT",
     "AudioChunk",
     "Background",
+    "BusyError",
     "Dialogue",
     "FinishReason",
     "FolderError",
@@ -93,6 +97,7 @@ __all__ = [
     "SoundEvent",
     "Speech",
     "SpokenSentence",
+    "Submission",
     "Synthesizer",
     "Timings",
     "Trace",

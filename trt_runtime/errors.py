@@ -57,5 +57,9 @@ class FolderError(UserError):
     """A bundle or engine folder that is missing, foreign, damaged or made for another machine."""
 
 
+class BusyError(ExplainedError):
+    """Too many requests wait already; this one was not taken."""
+
+
 class NumericError(ExplainedError):
     """A component produced NaN or infinity; the message names the component and the step."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
@@ -26,6 +26,7 @@ from trt_runtime.speech import (
     AudioChunk,
     FinishReason,
     Progress,
+    Speech,
     SpokenSentence,
     Timings,
 )
@@ -44,7 +45,10 @@ class Piece:
 
 @dataclass
 class Speaking:
-    """A request that is being spoken. Made by one call, used by one thread."""
+    """A request that is being spoken. Made by one call, used by one thread.
+
+    `cancelled` is asked before the first step and after each, beside the request's `on_progress`.
+    """
 
     opened: OpenFolder
     request: Request
@@ -54,6 +58,7 @@ class Speaking:
     warnings: tuple[str, ...]
     stopwatch: Stopwatch
     started: float
+    cancelled: Callable[[], bool] = lambda: False
     sentences: list[SpokenSentence] = field(default_factory=list, init=False)
     finish_reason: FinishReason | None = field(default=None, init=False)
     _first_audio: float = field(default=0.0, init=False)
@@ -73,10 +78,29 @@ class Speaking:
 
     def chunks_in(self, batch: Batch, *, chunk_patches: int) -> Iterator[AudioChunk | None]:
         """As `chunks`, in a batch that others step: None each time that it needs a step."""
+        if self.cancelled():
+            self.finish_reason = FinishReason.CANCELLED
+            yield self._chunk((), 0, final=True)
+            return
         for index in range(len(self.pieces)):
             yield from self._speak(index, chunk_patches, batch)
             if self.finish_reason is not None:
                 return
+
+    def speech(self, parts: Iterable[NDArray[np.float32]]) -> Speech:
+        """The whole of a request that has ended; parts: the audio of its chunks."""
+        audio = joined(parts)
+        assert self.finish_reason is not None
+        return Speech(
+            audio=audio,
+            sample_rate=self.opened.manifest.geometry.sample_rate,
+            finish_reason=self.finish_reason,
+            steps=sum(sentence.steps for sentence in self.sentences),
+            seed=self.request.seed,
+            timings=self.timings(),
+            sentences=tuple(self.sentences),
+            warnings=self.warnings,
+        )
 
     def timings(self) -> Timings:
         """For a request that has ended."""
@@ -132,6 +156,8 @@ class Speaking:
         request, piece = self.request, self.pieces[index]
 
         def on_step(step: int, stop: float) -> bool:
+            if self.cancelled():
+                return False
             if request.on_progress is None:
                 return True
             seconds = time.perf_counter() - self.started
@@ -196,10 +222,15 @@ class Speaking:
             self._first_audio = time.perf_counter() - self.started
 
     def _chunk(
-        self, parts: Sequence[NDArray[np.float32]], index: int, *, ended: bool = False
+        self,
+        parts: Sequence[NDArray[np.float32]],
+        index: int,
+        *,
+        ended: bool = False,
+        final: bool = False,
     ) -> AudioChunk:
-        """The chunk of some steps' audio; with `ended` the sentence's last."""
-        audio = np.concatenate(parts)
+        """The chunk of some steps' audio; with `ended` the sentence's last, perhaps of all."""
+        audio = np.concatenate((np.empty(0, np.float32), *parts))
         self._steps += len(parts)
         chunk = AudioChunk(
             audio=audio,
@@ -215,11 +246,22 @@ class Speaking:
         self._samples += len(audio)
         self._chunks += 1
         self._finished = time.perf_counter()
-        if ended and self.finish_reason is not None:
+        if (ended and self.finish_reason is not None) or final:
             return replace(
                 chunk, final=True, finish_reason=self.finish_reason, warnings=self.warnings
             )
         return chunk
+
+
+def joined(parts: Iterable[NDArray[np.float32]]) -> NDArray[np.float32]:
+    """The parts one after the other, in an array that grows as they come: none is held twice."""
+    whole = np.empty(0, np.float32)
+    for part in parts:
+        start = len(whole)
+        # The array is ours alone; debuggers and tracers hold references that are none.
+        whole.resize(start + len(part), refcheck=False)
+        whole[start:] = part
+    return whole
 
 
 #: A request of several sentences ended as the gravest of them.

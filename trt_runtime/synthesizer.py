@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Unpack
-
-import numpy as np
-from numpy.typing import NDArray
 
 from trt_runtime.conditioning import Conditioning, condition
 from trt_runtime.errors import FolderError, UserError
 from trt_runtime.folder import OpenFolder, open_folder
 from trt_runtime.language_model import write_normalized
 from trt_runtime.manifest import SPEAKER_ENCODER, TOKENIZER
+from trt_runtime.numeric import whole_number
 from trt_runtime.passages import Passage, passages
 from trt_runtime.printable import printable, shown
 from trt_runtime.prompt import (
@@ -28,15 +27,23 @@ from trt_runtime.prompt import (
 from trt_runtime.prompt_embedding import embed_context
 from trt_runtime.reference_audio import read_references
 from trt_runtime.request import Request, RequestOptions
+from trt_runtime.scheduler import Scheduler
 from trt_runtime.sources import is_list
 from trt_runtime.speaking import Piece, Speaking, noise_of
 from trt_runtime.speech import AudioChunk, Speech
 from trt_runtime.spoken_text import check_text
 from trt_runtime.stopwatch import Stopwatch
+from trt_runtime.submission import Submission
 from trt_runtime.text_tokenizer import TextTokenizer
 from trt_runtime.voice import Voice
 from trt_runtime.voice_encoder import VoiceEncoder
 from trt_runtime.voice_store import VoiceStore
+
+#: Submitted requests that are spoken at a time, and that wait beside them, where nothing else is
+#: asked for.
+SLOTS, WAITING = 8, 256
+#: Patches that are joined at a time while a whole speech is made.
+_JOINED_PATCHES = 16
 
 
 def load(
@@ -45,25 +52,37 @@ def load(
     threads: int | None = None,
     verify: bool = True,
     voices: str | os.PathLike[str] | None = None,
+    slots: int = SLOTS,
+    waiting: int = WAITING,
 ) -> Synthesizer:
     """Loads an engine folder or a bundle; None loads the embedded default.
 
     `threads` are the threads of one graph call (default: every core this process may use).
     `verify=False` skips hashing the files, not the other checks. `voices` is the folder of stored
-    voices (default: MING_TRT_VOICES, or the user's). Raises FolderError.
+    voices (default: MING_TRT_VOICES, or the user's). `slots` is the most requests of
+    :meth:`Synthesizer.submit` that are spoken at a time, `waiting` the most that wait beside them.
+    Raises FolderError, and UserError for a number that cannot be used.
     """
-    return Synthesizer(open_folder(engines, threads=threads, verify=verify), voices)
-
-
-#: Patches that are joined at a time while a whole speech is made.
-_JOINED_PATCHES = 16
+    opened = open_folder(engines, threads=threads, verify=verify)
+    return Synthesizer(opened, voices, slots=slots, waiting=waiting)
 
 
 class Synthesizer:
     """A loaded folder. Thread-safe: each request owns its state and shares only the weights."""
 
-    def __init__(self, opened: OpenFolder, voices: str | os.PathLike[str] | None = None) -> None:
+    def __init__(
+        self,
+        opened: OpenFolder,
+        voices: str | os.PathLike[str] | None = None,
+        *,
+        slots: int = SLOTS,
+        waiting: int = WAITING,
+    ) -> None:
         self._opened: OpenFolder | None = opened
+        self._slots = _at_least_one("slots", slots)
+        self._waiting = _at_least_one("waiting", waiting)
+        self._scheduling = threading.Lock()
+        self._scheduler: Scheduler | None = None
         self._encoder = VoiceEncoder(opened)
         self._store = VoiceStore(voices)
         self.folder = opened.path
@@ -101,18 +120,9 @@ class Synthesizer:
         Raises UserError before anything starts where a request cannot be met, and NumericError
         where a component's output is not finite.
         """
-        speaking = self._start(text, options)
-        audio = _joined(chunk.audio for chunk in speaking.chunks(chunk_patches=_JOINED_PATCHES))
-        assert speaking.finish_reason is not None
-        return Speech(
-            audio=audio,
-            sample_rate=self.sample_rate,
-            finish_reason=speaking.finish_reason,
-            steps=sum(sentence.steps for sentence in speaking.sentences),
-            seed=speaking.request.seed,
-            timings=speaking.timings(),
-            sentences=tuple(speaking.sentences),
-            warnings=speaking.warnings,
+        speaking = self._start(self._require_open(), text, options)
+        return speaking.speech(
+            chunk.audio for chunk in speaking.chunks(chunk_patches=_JOINED_PATCHES)
         )
 
     def stream(
@@ -124,21 +134,36 @@ class Synthesizer:
         first chunk is asked for. The iterator may be left at any point: closing or dropping it
         frees the request's state.
         """
-        if isinstance(chunk_patches, bool) or not isinstance(chunk_patches, int | np.integer):
-            raise UserError(
-                "chunk_patches is not a number",
-                expected="a whole number from 1",
-                found=shown(chunk_patches),
-                do="give the number of patches a chunk",
+        patches = _chunk_patches(chunk_patches)
+        return self._start(self._require_open(), text, options).chunks(chunk_patches=patches)
+
+    def submit(
+        self, text: Any, *, chunk_patches: int = 1, **options: Unpack[RequestOptions]
+    ) -> Submission:
+        """Speaks `text` beside other submitted requests: they share each step of the loop.
+
+        Returns at once; see :class:`Submission` for the audio, the whole and cancelling. Requests
+        begin in the order in which they were submitted, up to `slots` of :func:`load` at a time; a
+        request is checked when its turn to be prepared comes, and what is wrong with it is raised
+        by its `result`. Raises BusyError where `waiting` of :func:`load` wait already, and
+        UserError for `chunk_patches`, which is as in :meth:`stream`.
+
+        `on_progress` is called by the thread that steps all requests: it must not wait.
+        """
+        opened, patches = self._require_open(), _chunk_patches(chunk_patches)
+        started, submission = time.perf_counter(), Submission()
+
+        def prepare() -> Speaking:
+            return self._start(
+                opened, text, options, started=started, cancelled=lambda: submission.cancelled
             )
-        if chunk_patches < 1:
-            raise UserError(
-                "chunk_patches is too small",
-                expected="1 or more",
-                found=str(chunk_patches),
-                do="give 1 for the earliest audio",
-            )
-        return self._start(text, options).chunks(chunk_patches=int(chunk_patches))
+
+        with self._scheduling:
+            if self._scheduler is None:
+                self._scheduler = Scheduler(opened, slots=self._slots, waiting=self._waiting)
+            scheduler = self._scheduler
+        scheduler.submit(submission, prepare, patches)
+        return submission
 
     def encode_voice(self, reference: Any, reference_text: str | None = None) -> Voice:
         """A voice to keep: `voice=` then costs no encoding and gives the same samples.
@@ -179,8 +204,8 @@ class Synthesizer:
         self.synthesize("Warm up.", max_steps=steps, min_steps=steps)
 
     def close(self) -> None:
-        """Lets go of the engines: requests that still run keep them to their end."""
-        self._opened = None
+        """Lets go of the engines: requests that still run, or wait, keep them to their end."""
+        self._opened = self._scheduler = None
 
     def __enter__(self) -> Synthesizer:
         return self
@@ -193,9 +218,17 @@ class Synthesizer:
             raise UserError("This synthesizer is closed", do="load the folder again")
         return self._opened
 
-    def _start(self, text: Any, options: RequestOptions) -> Speaking:
-        started = time.perf_counter()
-        opened = self._require_open()
+    def _start(
+        self,
+        opened: OpenFolder,
+        text: Any,
+        options: RequestOptions,
+        *,
+        started: float | None = None,
+        cancelled: Callable[[], bool] = lambda: False,
+    ) -> Speaking:
+        """`started`: when the request was made, by `time.perf_counter`; None: now."""
+        started = time.perf_counter() if started is None else started
         known = RequestOptions.__annotations__
         unknown = set(options) - set(known)
         if unknown:
@@ -224,7 +257,15 @@ class Synthesizer:
         )
         warnings = self.warnings + request.warnings + conditioning.warnings
         return Speaking(
-            opened, request, pieces, conditioning, context, warnings, stopwatch, started
+            opened,
+            request,
+            pieces,
+            conditioning,
+            context,
+            warnings,
+            stopwatch,
+            started,
+            cancelled,
         )
 
     def _piece(self, request: Request, passage: Passage, conditioning: Conditioning) -> Piece:
@@ -270,12 +311,17 @@ class Synthesizer:
             )
 
 
-def _joined(parts: Iterable[NDArray[np.float32]]) -> NDArray[np.float32]:
-    """The parts one after the other, in an array that grows as they come: none is held twice."""
-    whole = np.empty(0, np.float32)
-    for part in parts:
-        start = len(whole)
-        # The array is ours alone; debuggers and tracers hold references that are none.
-        whole.resize(start + len(part), refcheck=False)
-        whole[start:] = part
-    return whole
+def _chunk_patches(value: Any) -> int:
+    return _at_least_one("chunk_patches", value, "give 1 for the earliest audio")
+
+
+def _at_least_one(name: str, value: Any, do: str = "leave it out for the default") -> int:
+    number = whole_number(value, 1)
+    if number is None:
+        raise UserError(
+            f"{name} cannot be used",
+            expected="a whole number of 1 or more",
+            found=shown(value),
+            do=do,
+        )
+    return number

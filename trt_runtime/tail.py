@@ -72,12 +72,13 @@ def check_draws(diffusion_noise: np.ndarray, steps: int) -> None:
 
 
 class _SlotNumbers:
-    """What both forms keep of each slot: history, strength of guidance, size of the added noise."""
+    """What both forms keep of each slot: its results, history, guidance, size of added noise."""
 
     def __init__(self, backend: Backend, spec: GraphSpec, slots: int) -> None:
         tensors = {t.name: t for t in (*spec.inputs, *spec.outputs)}
-        self.slots = slots
         self.history = backend.buffer(tensors["history"], slots)
+        self.patch = backend.buffer(tensors["patch"], slots)
+        self.stop_probability = backend.buffer(tensors["stop_probability"], slots)
         self._guidance = np.zeros(slots, np.float32)
         self._noise_scale = np.zeros(slots, np.float32)
 
@@ -90,7 +91,9 @@ class _SlotNumbers:
     def move(self, source: int, to: int) -> None:
         self._guidance[to] = self._guidance[source]
         self._noise_scale[to] = self._noise_scale[source]
-        self.history.copy_slot(source, to)
+        # The results too: others may leave before a slot's have been read.
+        for buffer in (self.history, self.patch, self.stop_probability):
+            buffer.copy_slot(source, to)
 
 
 class UnrolledTail(_SlotNumbers):
@@ -104,13 +107,9 @@ class UnrolledTail(_SlotNumbers):
         embedding: Buffer,
         slots: int = 1,
     ) -> None:
-        spec = tail_spec(geometry)
-        super().__init__(backend, spec, slots)
+        super().__init__(backend, tail_spec(geometry), slots)
         self._backend = backend
         self._steps = geometry.solver_steps
-        tensors = {t.name: t for t in spec.outputs}
-        self.patch = backend.buffer(tensors["patch"], slots)
-        self.stop_probability = backend.buffer(tensors["stop_probability"], slots)
         self._shared = {
             "hidden": hidden,
             "embedding": embedding,
@@ -149,13 +148,9 @@ class LoopedTail(_SlotNumbers):
         *,
         steps: int | None = None,
     ) -> None:
-        spec = flow_advance_spec(geometry)
-        super().__init__(backend, spec, slots)
+        super().__init__(backend, flow_advance_spec(geometry), slots)
         self._backend = backend
         self._grid = time_grid(steps or geometry.solver_steps)
-        tensors = {t.name: t for t in (*spec.inputs, *spec.outputs)}
-        self.patch = backend.buffer(tensors["patch"], slots)
-        self.stop_probability = backend.buffer(tensors["stop_probability"], slots)
         self._of_step = {"hidden": hidden, "history": self.history, "latents": self.patch}
         self._of_advance = {
             "patch": self.patch,

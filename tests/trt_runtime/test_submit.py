@@ -1,0 +1,239 @@
+"""Submitted requests: batched, cancelled, refused, awaited, and each as if it were alone."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import gc
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.conftest import Folders
+from tests.goldens import relative_error
+from tests.trt_runtime.test_batch import TOLERANCE, alone, options_of
+from trt_runtime import BusyError, Submission, UserError, load
+from trt_runtime.batch import Batch
+from trt_runtime.speech import FinishReason
+from trt_runtime.synthesizer import Synthesizer
+
+LONG = {"text": "Say this.", "min_steps": 200, "max_steps": 200}
+
+
+@pytest.fixture(scope="module")
+def speaker(dense: Folders) -> Iterator[Synthesizer]:
+    with load(dense.engines, threads=1, slots=4, waiting=100) as synthesizer:
+        yield synthesizer
+
+
+def submit(speaker: Synthesizer, options: dict[str, Any]) -> Submission:
+    given = dict(options)
+    return speaker.submit(given.pop("text"), **given)
+
+
+def wait_for_the_end() -> None:
+    """Until the thread that speaks has nothing left to do."""
+    for _ in range(200):
+        if not any(thread.name == "ming-trt speaks" for thread in threading.enumerate()):
+            return
+        time.sleep(0.05)
+    raise AssertionError("it still speaks")
+
+
+def memory() -> int:
+    """Bytes of this process that no file backs, and that somebody still holds."""
+    # An error that was raised here refers to this test's frames, and they to the submissions.
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    text = Path("/proc/self/status").read_text(encoding="utf-8")
+    return 1024 * int(text.split("RssAnon:")[1].split()[0])
+
+
+def load_of_64(speaker: Synthesizer, expected: dict[int, Any]) -> list[int]:
+    """64 requests, a third cancelled at some time, some wrong; returns how many ended how."""
+    rng = np.random.default_rng(5)
+    numbers = [int(number) for number in rng.permutation(64)]
+    submitted: dict[int, Submission] = {}
+    for number in numbers:
+        options = options_of(number % 8) if number % 9 else {"text": "x", "seed": -number - 1}
+        submitted[number] = submit(speaker, options)
+    for number in rng.choice(numbers, 64 // 3, replace=False):
+        time.sleep(float(rng.random()) * 0.01)
+        submitted[int(number)].cancel()
+    ended = [0, 0, 0]
+    for number, submission in submitted.items():
+        if not number % 9:
+            with pytest.raises(UserError, match="seed"):
+                submission.result(60)
+            ended[2] += 1
+            continue
+        speech, wanted = submission.result(60), expected[number % 8]
+        if speech.finish_reason is FinishReason.CANCELLED:
+            assert submission.cancelled
+            assert speech.steps <= wanted.steps
+            ended[1] += 1
+            continue
+        assert (speech.steps, speech.finish_reason) == (wanted.steps, wanted.finish_reason)
+        assert relative_error(speech.audio, wanted.audio) <= TOLERANCE, number
+        ended[0] += 1
+    return ended
+
+
+def test_sixty_four_at_once(speaker: Synthesizer) -> None:
+    """Each is what it is alone; no slot and no memory is kept."""
+    expected = {number: alone(speaker, options_of(number)) for number in range(8)}
+    spoken, cancelled, wrong = load_of_64(speaker, expected)
+    assert wrong == 8
+    assert cancelled >= 5
+    assert spoken + cancelled == 56
+    wait_for_the_end()
+    before = memory()
+    for _ in range(2):
+        load_of_64(speaker, expected)
+        wait_for_the_end()
+    # A round makes some 100 MB: caches of four slots, and of a decoder for each request.
+    assert memory() - before < 16 << 20
+    scheduler = speaker._scheduler
+    assert scheduler is not None
+    assert (scheduler._waiting, len(scheduler._ready)) == (0, 0)
+
+
+def test_it_streams_what_it_speaks(speaker: Synthesizer) -> None:
+    options = options_of(5) | {"max_steps": 9}
+    submission = submit(speaker, options)
+    chunks = list(submission.chunks())
+    assert [chunk.index for chunk in chunks] == list(range(9))
+    assert [chunk.final for chunk in chunks] == [False] * 8 + [True]
+    speech = submission.result(0)
+    np.testing.assert_array_equal(np.concatenate([chunk.audio for chunk in chunks]), speech.audio)
+    assert [chunk.index for chunk in submission.chunks()] == list(range(9)), "read a second time"
+    assert submission.done()
+    assert speech.timings.first_audio > 0
+
+
+def test_it_is_awaited(speaker: Synthesizer) -> None:
+    async def speak() -> None:
+        first, second = (submit(speaker, options_of(number)) for number in (5, 6))
+        heard = [chunk.audio async for chunk in first]
+        speech = await first
+        np.testing.assert_array_equal(np.concatenate(heard), speech.audio)
+        assert (await asyncio.gather(first, second))[1].steps == (await second).steps
+        with pytest.raises(UserError, match="seed"):
+            await submit(speaker, {"text": "x", "seed": -1})
+        with pytest.raises(UserError, match="seed"):
+            async for _ in submit(speaker, {"text": "x", "seed": -1}):
+                pass
+        # Left in the middle, and cancelled: the rest is not waited for.
+        third = submit(speaker, LONG)
+        async for chunk in third:
+            assert not chunk.final
+            third.cancel()
+            break
+        assert (await third).finish_reason is FinishReason.CANCELLED
+
+    asyncio.run(asyncio.wait_for(speak(), 60))
+
+
+def test_first_come_first_served_and_nobody_waits_for_the_longest(speaker: Synthesizer) -> None:
+    """Four slots, one of them taken by a long request: the others go on changing hands."""
+    long = submit(speaker, LONG)
+    begun: list[int] = []
+
+    def noting(number: int) -> Any:
+        def on_progress(progress: Any) -> None:
+            if progress.step == 1:
+                begun.append(number)
+
+        return on_progress
+
+    short = [
+        submit(speaker, options_of(n) | {"max_steps": 5, "on_progress": noting(n)})
+        for n in range(12)
+    ]
+    for submission in short:
+        assert submission.result(60).steps == 5
+    assert begun == list(range(12))
+    assert not long.done()
+    long.cancel()
+    assert 0 < long.result(60).steps < 200
+
+
+def test_one_that_waits_is_cancelled_before_it_begins(dense: Folders) -> None:
+    with load(dense.engines, threads=1, slots=1) as speaker:
+        first, second = submit(speaker, LONG), submit(speaker, options_of(2))
+        second.cancel()
+        first.cancel()
+        speech = second.result(60)
+        assert (speech.steps, len(speech.audio)) == (0, 0)
+        assert speech.finish_reason is FinishReason.CANCELLED
+        (chunk,) = second.chunks()
+        assert (chunk.final, chunk.finish_reason) == (True, FinishReason.CANCELLED)
+
+
+def test_too_many_that_wait_are_refused(dense: Folders) -> None:
+    with load(dense.engines, threads=1, slots=1, waiting=2) as speaker:
+        taken: list[Submission] = []
+
+        def submit_many() -> None:
+            for _ in range(10):
+                taken.append(submit(speaker, LONG))
+
+        with pytest.raises(BusyError, match=r"at most 2[\s\S]*What to do"):
+            submit_many()
+        assert 2 <= len(taken) <= 4
+        for submission in taken:
+            submission.cancel()
+        for submission in taken:
+            submission.result(60)
+        assert submit(speaker, options_of(1)).result(60).steps
+
+
+def test_a_callers_error_is_its_requests_alone(speaker: Synthesizer) -> None:
+    def failing(progress: Any) -> None:
+        raise RuntimeError("of the caller")
+
+    beside = submit(speaker, options_of(5))
+    failed = submit(speaker, options_of(6) | {"on_progress": failing})
+    with pytest.raises(RuntimeError, match="of the caller"):
+        failed.result(60)
+    with pytest.raises(RuntimeError, match="of the caller"):
+        list(failed.chunks())
+    assert relative_error(beside.result(60).audio, alone(speaker, options_of(5)).audio) < TOLERANCE
+
+
+def test_a_step_that_fails_ends_those_in_it_and_nobody_else(
+    speaker: Synthesizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original, calls = Batch.step, iter(range(10**6))
+
+    def step(self: Batch) -> None:
+        if next(calls) == 3:
+            raise RuntimeError("the runtime fell over")
+        original(self)
+
+    monkeypatch.setattr(Batch, "step", step)
+    submitted = [submit(speaker, options_of(5) | {"max_steps": 6}) for _ in range(8)]
+    with pytest.raises(RuntimeError, match="fell over"):
+        submitted[0].result(60)
+    assert [submission.result(60).steps for submission in submitted[4:]] == [6] * 4
+
+
+def test_close_lets_the_submitted_end(dense: Folders) -> None:
+    speaker = load(dense.engines, threads=1, slots=1)
+    submitted = [submit(speaker, options_of(number) | {"max_steps": 3}) for number in range(4)]
+    speaker.close()
+    assert [submission.result(60).steps for submission in submitted] == [3] * 4
+    with pytest.raises(UserError, match="closed"):
+        submit(speaker, options_of(1))
+
+
+@pytest.mark.parametrize("name", ["slots", "waiting"])
+@pytest.mark.parametrize("value", [0, -1, 1.5, "8", None, True])
+def test_numbers_that_cannot_be_used(name: str, value: Any) -> None:
+    with pytest.raises(UserError, match=name):
+        load(**{name: value})

@@ -1,0 +1,145 @@
+"""Continuous batching: submitted requests that step together, each entering when a slot is free.
+
+One thread prepares requests (text, references), another speaks. Between two steps at most one
+request is admitted, in the order in which they came, so that those who speak are delayed by one
+prompt at most. The thread that speaks ends when nothing is left to do, and its batch with it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from trt_runtime.batch import Batch
+from trt_runtime.errors import BusyError
+from trt_runtime.folder import OpenFolder
+from trt_runtime.speaking import Speaking
+from trt_runtime.speech import AudioChunk
+from trt_runtime.submission import Submission
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(eq=False)
+class _Entry:
+    """A submitted request on its way: prepared by `prepare`, then spoken chunk by chunk."""
+
+    submission: Submission
+    prepare: Callable[[], Speaking]
+    chunk_patches: int
+    speaking: Speaking | None = None
+    chunks: Iterator[AudioChunk | None] | None = field(default=None, repr=False)
+
+
+class Scheduler:
+    """Speaks submitted requests of one folder in up to `slots` slots; at most `waiting` wait."""
+
+    def __init__(self, opened: OpenFolder, *, slots: int, waiting: int) -> None:
+        self._opened = opened
+        self._slots = slots
+        self._most_waiting = waiting
+        self._lock = threading.Condition()
+        self._ready: deque[_Entry] = deque()
+        # Those that are not in a slot yet, prepared or not.
+        self._waiting = 0
+        self._preparing = ThreadPoolExecutor(1, "ming-trt prepares")
+        self._thread: threading.Thread | None = None
+
+    def submit(
+        self, submission: Submission, prepare: Callable[[], Speaking], chunk_patches: int
+    ) -> None:
+        """Takes a request; raises BusyError where too many wait, and nothing is begun then."""
+        with self._lock:
+            if self._waiting >= self._most_waiting:
+                raise BusyError(
+                    "Too many requests wait to be spoken",
+                    expected=f"at most {self._most_waiting} that wait, beside {self._slots} "
+                    "that are spoken",
+                    found=f"{self._waiting} that wait",
+                    do="submit again when one has ended, or load(..., waiting=...) with more room",
+                )
+            self._waiting += 1
+        self._preparing.submit(self._prepare, _Entry(submission, prepare, chunk_patches))
+
+    def _prepare(self, entry: _Entry) -> None:
+        try:
+            # Prepared even where it was cancelled: bad input is an error in either case.
+            entry.speaking = entry.prepare()
+        except BaseException as error:
+            with self._lock:
+                self._waiting -= 1
+                self._lock.notify()
+            entry.submission._end(error)
+            return
+        with self._lock:
+            self._ready.append(entry)
+            self._lock.notify()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._speak, name="ming-trt speaks")
+                self._thread.start()
+
+    def _speak(self) -> None:
+        """Steps while there is anything to step; the thread's whole life."""
+        active: list[_Entry] = []
+        batch: Batch | None = None
+        while self._wait_for_work(active):
+            try:
+                if batch is None:
+                    geometry = self._opened.manifest.geometry
+                    batch = Batch(self._opened.backend, geometry, self._slots)
+                self._admit(active, batch)
+                active = [entry for entry in active if self._advance(entry)]
+                if active:
+                    batch.step()
+            except BaseException as error:
+                # Of the step itself, and so of all that took part in it; the rest begin afresh.
+                log.exception("a step failed: %d requests end with it", len(active))
+                for entry in active or self._next():
+                    entry.submission._end(error)
+                active, batch = [], None
+
+    def _wait_for_work(self, active: list[_Entry]) -> bool:
+        """Whether there is a request to step or to admit; False ends the thread."""
+        with self._lock:
+            while not active and not self._ready:
+                if not self._waiting:
+                    self._thread = None
+                    return False
+                self._lock.wait()  # some are still being prepared
+        return True
+
+    def _next(self) -> list[_Entry]:
+        """The request whose turn it is, taken out of the queue; none where none is ready."""
+        with self._lock:
+            if not self._ready:
+                return []
+            self._waiting -= 1
+            return [self._ready.popleft()]
+
+    def _admit(self, active: list[_Entry], batch: Batch) -> None:
+        """Adds the next request where a slot is free."""
+        if len(active) == self._slots:
+            return
+        for entry in self._next():
+            assert entry.speaking is not None
+            entry.chunks = entry.speaking.chunks_in(batch, chunk_patches=entry.chunk_patches)
+            active.append(entry)
+
+    @staticmethod
+    def _advance(entry: _Entry) -> bool:
+        """Brings a request to its next step, or to its end: whether it needs another step."""
+        assert entry.chunks is not None
+        assert entry.speaking is not None
+        try:
+            for chunk in entry.chunks:
+                if chunk is None:
+                    return True
+                entry.submission._give(chunk)
+            entry.submission._end(entry.speaking.speech(entry.submission._audio()))
+        except BaseException as error:
+            entry.submission._end(error)
+        return False
