@@ -55,7 +55,7 @@ def session(experts: int, rows: int, kernel: bool, threads: int) -> ort.Inferenc
     model = helper.make_model(
         graph,
         opset_imports=[helper.make_opsetid("", 20), helper.make_opsetid(DOMAIN, VERSION)],
-        functions=[body_of(MIXTURE_OF_EXPERTS)],
+        functions=[body_of(MIXTURE_OF_EXPERTS, [])],
         ir_version=10,
     )
     if kernel:
