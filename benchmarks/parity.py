@@ -12,8 +12,11 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from benchmarks.provenance import provenance, write_result
 from engines import build_engines
@@ -32,20 +35,21 @@ from trt_runtime.talker import Talker
 Row = tuple[str, str, float]
 
 
-def requests(opened: OpenFolder) -> Iterator[Row]:
+def requests(
+    opened: OpenFolder, arrays: Mapping[str, np.ndarray], recorded: Mapping[str, Any]
+) -> Iterator[Row]:
     """Whole requests, from text and reference waves to audio."""
-    arrays = speech.ARRAYS
-    for case, meta in speech.META.items():
+    for case, meta in recorded.items():
         request = meta["request"]
         spoken = Synthesizer(opened).synthesize(
             request["text"],
-            noise=speech.noise_of(case),
+            noise=speech.noise_of(case, dict(arrays)),
             trace=True,
             **speech.options_of(request),
         )
         trace = spoken.trace
         assert trace is not None
-        common = spoken.audio[: speech.META[case]["samples"]]
+        common = spoken.audio[: meta["samples"]]
         wave = f"{case}/wave"
         if wave not in arrays:
             common, wave = common[::8], f"{case}/wave_every8"
@@ -123,19 +127,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, help="JSON to write")
     options = parser.parse_args()
-    checkpoint = goldens.dense_checkpoint()
+    dense, experts = goldens.dense_checkpoint(), goldens.moe_checkpoint()
     with tempfile.TemporaryDirectory(prefix="parity-") as folder:
-        opened = open_folder(build_engines(checkpoint, Path(folder) / "engines"))
+        opened, of_experts = (
+            open_folder(build_engines(checkpoint, Path(folder) / checkpoint.name))
+            for checkpoint in (dense, experts)
+        )
         result = {
             **provenance("onnxruntime", "torch", "onnx", "numpy"),
             "goldens": "the full set" if goldens.FULL else "the repository's",
-            "checkpoint": checkpoint.name,
             "target": opened.manifest.target,
             "precision": "float32",
-            "requests": worst(requests(opened)),
-            "components": worst(
-                row for part in (prompts, encoded, features, decoded) for row in part(opened)
-            ),
+            "requests": {
+                dense.name: worst(requests(opened, speech.ARRAYS, speech.META)),
+                experts.name: worst(requests(of_experts, speech.MOE_ARRAYS, speech.MOE_META)),
+            },
+            "components": {
+                dense.name: worst(
+                    row for part in (prompts, encoded, features, decoded) for row in part(opened)
+                ),
+            },
         }
     write_result(options.out, result)
 

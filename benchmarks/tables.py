@@ -98,18 +98,19 @@ def parity(data: Mapping[str, Any]) -> str:
     """Arrays of whole requests, then of single components: how many, and the largest error."""
     versions = data["versions"]
     lines = [
-        f"Checkpoint {data['checkpoint']}, {data['goldens']} of recordings; target "
-        f"{data['target']}, {data['precision']}, {data['machine']['processor']}; ONNX Runtime "
+        f"Tiny random checkpoints, {data['goldens']} of recordings; target {data['target']}, "
+        f"{data['precision']}, {data['machine']['processor']}; ONNX Runtime "
         f"{versions['onnxruntime']}, exported with PyTorch {versions['torch']}.",
         "",
-        "| array | recordings | worst relative error |",
-        "|---|---|---|",
+        "| checkpoint | array | recordings | worst relative error |",
+        "|---|---|---|---|",
     ]
     for part in ("requests", "components"):
-        for kind, found in data[part].items():
-            error = found["worst_relative_error"]
-            shown = f"{error:.1e}" if error else "equal"
-            lines.append(f"| {kind} | {found['arrays']} | {shown} |")
+        for checkpoint, kinds in data[part].items():
+            for kind, found in kinds.items():
+                error = found["worst_relative_error"]
+                shown = f"{error:.1e}" if error else "equal"
+                lines.append(f"| {checkpoint} | {kind} | {found['arrays']} | {shown} |")
     return "\n".join(lines)
 
 

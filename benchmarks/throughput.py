@@ -35,16 +35,15 @@ def ways(speakers: dict[int, Synthesizer], steps: int) -> dict[str, Callable[[],
         given = [speaker.submit(TEXT, seed=seed, **options) for seed in range(REQUESTS)]
         return [submission.result() for submission in given]
 
+    def alone(seed: int) -> Speech:
+        return one.synthesize(TEXT, seed=seed, **options)
+
     def threads() -> list[Speech]:
         with ThreadPoolExecutor(REQUESTS) as pool:
-            return list(
-                pool.map(lambda s: one.synthesize(TEXT, seed=s, **options), range(REQUESTS))
-            )
+            return list(pool.map(alone, range(REQUESTS)))
 
     return {
-        "one after the other": lambda: [
-            one.synthesize(TEXT, seed=seed, **options) for seed in range(REQUESTS)
-        ],
+        "one after the other": lambda: [alone(seed) for seed in range(REQUESTS)],
         "a thread each": threads,
     } | {
         f"{slots} slots": lambda speaker=speaker: submitted(speaker)
@@ -75,10 +74,7 @@ def measure(engines: str | None, steps: int, runs: int, threads: int | None) -> 
         name: {
             **{figure: spread(values) for figure, values in figures.items()},
             "to_one_after_the_other": spread(
-                [
-                    ours / theirs
-                    for ours, theirs in zip(figures["audio_per_second"], alone, strict=True)
-                ]
+                [a / b for a, b in zip(figures["audio_per_second"], alone, strict=True)]
             ),
         }
         for name, figures in found.items()
