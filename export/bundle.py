@@ -18,7 +18,7 @@ from export.graphs import GraphSource, graph_sources
 from export.needs import estimate_needs
 from export.speaker_encoder import CAMPPLUS, write_speaker_encoder
 from export.tokenizer import write_tokenizer
-from export.tracing import trace
+from export.tracing import make_graph
 from export.verification import verify
 from export.weights import write_component
 from trt_runtime.geometry import Geometry
@@ -138,7 +138,7 @@ def _write_graph(
     # A component may be empty: the tied language head has no table of its own.
     parts = [stored.get(part, {}) for part in source.components]
     weights = {name: tensor for part in parts for name, tensor in part.items()}
-    model, used = trace(source, opened.sizes, geometry, weights, folder)
+    model, used = make_graph(source, opened.sizes, geometry, weights, folder)
     path = folder / f"{spec.name}.onnx"
     ir.save(model, path)
     compared = verify(path, source, opened.sizes, geometry, used, values=check_values)

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import cast
 
 import numpy as np
+import onnx_ir as ir
 import torch
 from torch import Tensor, nn
 
@@ -22,6 +24,7 @@ from export.modules.flow import Aggregator, Flow, StopHead, euler_step
 from export.modules.layers import parameter
 from export.modules.talker import Talker
 from export.sizes import ModelSizes
+from export.tail_graph import compose_tail
 from trt_runtime.contract import (
     AUDIO_DECODER,
     AUDIO_ENCODER,
@@ -193,11 +196,16 @@ class LanguageHeadGraph(nn.Module):
 
 @dataclass(frozen=True)
 class GraphSource:
-    """A graph to export: its contract, its module, and the components whose weights it uses."""
+    """A graph to export: its contract, its module, and the components whose weights it uses.
+
+    The module is traced, or, with `compose`, only what the graph is held to: `compose` then makes
+    it of graphs that come before it and lie in the bundle's folder.
+    """
 
     spec: GraphSpec
     make: Callable[[ModelSizes, Geometry], nn.Module]
     components: tuple[str, ...]
+    compose: Callable[[GraphSpec, Geometry, Path], ir.Model] | None = None
 
 
 #: By graph name, or by component for a family of buckets.
@@ -212,6 +220,8 @@ _MODULES: Mapping[str, Callable[[ModelSizes, Geometry], nn.Module]] = {
     AUDIO_ENCODER: AudioEncoderGraph,
     LANGUAGE_HEAD: LanguageHeadGraph,
 }
+#: Graphs that are not traced.
+_COMPOSED = {TAIL: compose_tail}
 
 
 def graph_sources(geometry: Geometry) -> list[GraphSource]:
@@ -221,6 +231,7 @@ def graph_sources(geometry: Geometry) -> list[GraphSource]:
             spec,
             _MODULES[name if name in _MODULES else spec.component],
             weight_components(spec),
+            _COMPOSED.get(name),
         )
         for name, spec in graph_specs(geometry).items()
     ]

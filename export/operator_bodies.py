@@ -59,8 +59,8 @@ MixtureOfExperts <chosen, normalized> (x, router_logits, gate_up, down) => (y)
 """.replace("DOMAIN", DOMAIN)
 
 # TOKENS, LENGTH and HEAD_DIM are the graph's: shapes are then constants, copied (0) or inferred
-# (-1), and runtimes compute none but the number of slots. A key that must not be seen gets a finite
-# score.
+# (-1), and runtimes compute none but the number of slots. The score of a key that must not be seen
+# is replaced, not lowered: whatever a cache holds there, the sum of the rest stays as it is.
 _CACHED_ATTENTION = """
 <opset_import: ["" : 20], domain: "DOMAIN">
 CachedAttention <heads, kv_heads, window>
@@ -147,10 +147,8 @@ CachedAttention <heads, kv_heads, window>
     not_after = LessOrEqual (entries, upto)
     not_before = GreaterOrEqual (entries, from)
     seen = And (not_after, not_before)
-    nothing = Constant <value_float = 0.0> ()
     hidden = Constant <value_float = -1000000000.0> ()
-    mask = Where (seen, nothing, hidden)
-    masked = Add (scores, mask)
+    masked = Where (seen, scores, hidden)
     probabilities = Softmax <axis = -1> (masked)
     rows_shape = Concat <axis = 0> (same, keys, rest, length)
     rows = Reshape (probabilities, rows_shape)

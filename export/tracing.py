@@ -1,5 +1,7 @@
 """From a torch module to an ONNX graph whose weights lie in the bundle's weight files.
 
+A graph that is made of others is not traced, but leaves here in the same form.
+
 The module is traced with uninitialised parameters: tracing reads shapes, never values, so that it
 needs no memory for weights. Each parameter then becomes an external initialiser in the dtype of the
 checkpoint, followed by a cast to float32 where that differs.
@@ -45,7 +47,7 @@ SOURCE_KEY = "ming_trt.source"
 _NOISY = ("torch.onnx", "onnx_ir", "onnxscript")
 
 
-def trace(
+def make_graph(
     source: GraphSource,
     sizes: ModelSizes,
     geometry: Geometry,
@@ -54,13 +56,18 @@ def trace(
 ) -> tuple[ir.Model, dict[str, StoredTensor]]:
     """The graph of `source` as an ONNX model, and those of `weights` that it uses.
 
-    `weights` are the stored parameters by name, lying in `folder`. The model is the same, byte for
-    byte, wherever it is made.
+    `weights` are the stored parameters by name, lying in `folder`, as do the graphs that the one of
+    `source` is made of. The model is the same, byte for byte, wherever it is made.
     """
     spec = source.spec
     module = source.make(sizes, geometry).eval()
-    model = _export(module, spec, geometry)
-    used = _link_weights(model, weights, folder)
+    if source.compose is None:
+        model = _trace(module, spec, geometry)
+        _link_weights(model, weights, folder)
+    else:
+        model = source.compose(spec, geometry, folder)
+    _check_contract(model, spec)
+    used = {name: weights[name] for name in model.graph.initializers if name in weights}
     missing = {name for name, _ in module.named_parameters()} - set(used)
     if missing:
         # The exporter drops what it finds unused: a parameter that has no effect is our fault.
@@ -85,7 +92,7 @@ def _quiet() -> Iterator[None]:
                 logger.setLevel(level)
 
 
-def _export(module: nn.Module, spec: GraphSpec, geometry: Geometry) -> ir.Model:
+def _trace(module: nn.Module, spec: GraphSpec, geometry: Geometry) -> ir.Model:
     with _quiet():
         program = torch.onnx.export(
             module,
@@ -118,7 +125,6 @@ def _export(module: nn.Module, spec: GraphSpec, geometry: Geometry) -> ir.Model:
     for value, tensor in values:
         value.const_value = tensor
         model.graph.register_initializer(value)
-    _check_contract(model, spec)
     return model
 
 
@@ -177,7 +183,7 @@ def _add_bodies(model: ir.Model) -> None:
 
 
 def _check_contract(model: ir.Model, spec: GraphSpec) -> None:
-    """The traced graph must have the contract's tensors, or every later step builds on sand."""
+    """The graph must have the contract's tensors, or every later step builds on sand."""
     for wanted, values in ((spec.inputs, model.graph.inputs), (spec.outputs, model.graph.outputs)):
         names = {"float": "float32"}
         found = [(v.name, str(v.dtype).lower(), v.shape or ()) for v in values]
@@ -195,12 +201,9 @@ def _check_contract(model: ir.Model, spec: GraphSpec) -> None:
             raise MingError(f"graph {spec.name} breaks its contract: {different}")
 
 
-def _link_weights(
-    model: ir.Model, weights: Mapping[str, StoredTensor], folder: Path
-) -> dict[str, StoredTensor]:
-    """Points every parameter initialiser to its stored bytes, in place; returns those used."""
+def _link_weights(model: ir.Model, weights: Mapping[str, StoredTensor], folder: Path) -> None:
+    """Points every parameter initialiser to its stored bytes, in place."""
     graph = model.graph
-    used: dict[str, StoredTensor] = {}
     for name in list(graph.initializers):
         stored = weights.get(name)
         if stored is None:
@@ -215,7 +218,6 @@ def _link_weights(
             name=name,
             base_dir=folder,
         )
-        used[name] = stored
         if stored.dtype == "float32":
             value.const_value = tensor
             continue
@@ -228,7 +230,6 @@ def _link_weights(
                 _cast_after(node.outputs[0], wide, value.type, graph)
         else:
             _cast_before(value, wide, graph)
-    return used
 
 
 def _cast_before(value: ir.Value, dtype: ir.TypeProtocol | None, graph: ir.Graph) -> None:
@@ -282,12 +283,13 @@ def _neutralise(model: ir.Model, spec: GraphSpec) -> None:
     values: list[Any] = [*graph.inputs, *graph.outputs, *graph.initializers.values()]
     counts: dict[str, int] = {}
     for node in graph:
-        trace_text = node.metadata_props.get("pkg.torch.onnx.stack_trace", "")
+        lines = _SOURCE_LINE.findall(node.metadata_props.get("pkg.torch.onnx.stack_trace", ""))
+        # A copied node has it already.
+        line = ":".join(lines[-1]) if lines else node.metadata_props.get(SOURCE_KEY)
         node.metadata_props.clear()
         node.doc_string = None
-        lines = _SOURCE_LINE.findall(trace_text)
-        if lines:
-            node.metadata_props[SOURCE_KEY] = ":".join(lines[-1])
+        if line:
+            node.metadata_props[SOURCE_KEY] = line
         values += node.outputs
         if not (node.name or "").endswith(".cast"):
             counts[node.op_type] = counts.get(node.op_type, 0) + 1

@@ -30,8 +30,8 @@ CachedAttention(qkv, position, inverse_frequencies, key_cache, value_cache;
     caches        (slots, kv_heads, length, head_dim) float32; the entry of position p is row p
     window        entries before its own that a query sees; the caches' length or more: all
     attended      (slots, tokens, heads * head_dim) float32
-    caches, next  the caches with the new keys, rotated, and values from `position` on; a backend
-                  may write them in place
+    caches, next  the caches with the new keys, rotated, and values from `position` on; what they
+                  hold beyond is anything; a backend may write them in place
 
     Queries and keys are turned by the angles position * inverse_frequencies, value i of a head with
     value i + head_dim / 2 (Su et al. 2021, arXiv:2104.09864). Query head h attends, with softmax of

@@ -18,11 +18,8 @@ from transformers import Qwen2Config, Qwen2Model
 from engines import build_engines
 from export import ExportOptions, export_checkpoint
 from export.checkpoint import Checkpoint
-from export.graphs import GraphSource, graph_sources
 from export.synthetic import write_random_checkpoint
 from tests.goldens import assert_close
-from trt_runtime.contract import TAIL
-from trt_runtime.geometry import Geometry
 from trt_runtime.synthesizer import load
 
 #: Patch, history, frames a latent (-1: no upsampling), hop: odd, even, one, and history < patch.
@@ -87,16 +84,8 @@ def whole_decode(checkpoint: Path, latents: np.ndarray) -> np.ndarray:
     return (total[trim:-trim] / weight[trim:-trim]).astype(np.float32)
 
 
-def _without_the_unrolled_tail(geometry: Geometry) -> list[GraphSource]:
-    """The slowest graph to trace, and the one that a CPU leaves out."""
-    return [source for source in graph_sources(geometry) if source.spec.name != TAIL]
-
-
 @pytest.mark.parametrize("name", GEOMETRIES)
-def test_geometry(
-    name: str, config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("export.bundle.graph_sources", _without_the_unrolled_tail)
+def test_geometry(name: str, config: dict[str, Any], tmp_path: Path) -> None:
     geometry = GEOMETRIES[name]
     checkpoint = tmp_path / "checkpoint"
     write_random_checkpoint(checkpoint, config_of(config, geometry), seed=5)

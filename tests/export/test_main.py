@@ -167,7 +167,7 @@ def test_an_output_that_holds_something_else(refused: Callable[..., str], tmp_pa
     assert "is not replaced" in refused(bundle=tmp_path / "thesis")
 
 
-@pytest.mark.parametrize("where", ["export.weights._write", "export.bundle.trace"])
+@pytest.mark.parametrize("where", ["export.weights._write", "export.bundle.make_graph"])
 def test_a_full_disk(
     refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
@@ -239,7 +239,7 @@ import export.bundle
 def stay(*arguments):
     print("stuck", flush=True)
     time.sleep(60)
-export.bundle.trace = stay
+export.bundle.make_graph = stay
 from export.__main__ import main
 sys.exit(main([sys.argv[1], sys.argv[2], "--quiet"]))
 """

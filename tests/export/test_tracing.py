@@ -12,9 +12,15 @@ import export.graphs
 from export.families import family_of
 from export.geometry import ExportOptions, geometry_of
 from export.graph_weights import weight_components
-from export.graphs import example_inputs, graph_sources
+from export.graphs import TRACED_SLOTS, example_inputs, graph_sources
 from export.tracing import _quiet
-from trt_runtime.contract import GraphSpec, graph_specs
+from trt_runtime.contract import (
+    LANGUAGE_HEAD,
+    PROMPT_EMBEDDING,
+    SPEAKER_PROJECTION,
+    GraphSpec,
+    graph_specs,
+)
 from trt_runtime.geometry import Geometry
 
 LEVELS = {"torch.onnx": logging.DEBUG, "onnx_ir": logging.NOTSET, "onnxscript": logging.INFO}
@@ -71,20 +77,22 @@ def test_a_graph_that_no_row_names_is_no_talker(
         graph_sources(geometry)
 
 
-def test_graphs_with_counts_are_tried_at_a_first_call_too(geometry: Geometry) -> None:
+def test_graphs_with_counts_or_slots_are_tried_at_a_first_call_too(geometry: Geometry) -> None:
     for name, spec in graph_specs(geometry).items():
         points = [
             {t.name: v for t, v in zip(spec.inputs, inputs, strict=True)}
             for inputs in example_inputs(spec, geometry)
         ]
-        counted = name.startswith("talker_") or name in ("audio_decoder", "audio_encoder")
-        assert len(points) == (2 if counted else 1)
-        for point in points:
+        once = name in (PROMPT_EMBEDDING, SPEAKER_PROJECTION, LANGUAGE_HEAD)
+        assert len(points) == (1 if once else 2)
+        for point, slots in zip(points, (TRACED_SLOTS, 1), strict=False):
             for tensor in spec.inputs:
-                assert tuple(point[tensor.name].shape) == tensor.shape
+                assert tuple(point[tensor.name].shape) == tensor.sized(slots).shape
                 assert str(point[tensor.name].dtype) == f"torch.{tensor.dtype}"
-        if name.startswith("talker_"):
-            assert [int(p["position"]) for p in points] == [16, 0]
+        if name == "talker_1":
+            assert [p["position"].tolist() for p in points] == [[16, 17], [0]]
+        elif name.startswith("talker_"):
+            assert [p["position"].tolist() for p in points] == [[16], [0]]
         if name == "audio_decoder":
             assert [bool(p["is_last"]) for p in points] == [False, True]
             assert [int(p["latents_before"]) for p in points] == [4, 0]

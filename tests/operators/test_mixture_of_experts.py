@@ -6,21 +6,23 @@ The reference is written from `trt_runtime/operators.py` in float64, row by row.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
 import torch
-from onnx import TensorProto, helper
-from onnx.reference import ReferenceEvaluator
 
-from engines.onnxruntime_kernels import use_kernels
 from export.modules.experts import mixture_of_experts
-from export.operator_bodies import body_of
-from trt_runtime.operators import DOMAIN, MIXTURE_OF_EXPERTS, VERSION
+from tests.operators.one_node import (
+    Arrays,
+    model_of,
+    run_by_onnx,
+    run_by_onnxruntime,
+    with_kernel,
+)
+from trt_runtime.operators import MIXTURE_OF_EXPERTS
 
-Arrays = dict[str, np.ndarray]
 Implementation = Callable[[Arrays, int, bool], np.ndarray]
 
 #: float32 sums over some ten to hundred terms, in another order.
@@ -43,21 +45,9 @@ def reference(a: Arrays, chosen: int, normalized: bool) -> np.ndarray:
     return y.reshape(x.shape)
 
 
-def model_of(a: Arrays, chosen: int, normalized: bool) -> onnx.ModelProto:
-    """A graph of the one node, the function beside it."""
-    node = helper.make_node(
-        MIXTURE_OF_EXPERTS, list(a), ["y"], domain=DOMAIN, chosen=chosen,
-        normalized=int(normalized),
-    )  # fmt: skip
-    shapes = {name: list(value.shape) for name, value in a.items()}
-    inputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in shapes.items()]
-    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, shapes["x"])
-    return helper.make_model(
-        helper.make_graph([node], "one", inputs, [output]),
-        opset_imports=[helper.make_opsetid("", 20), helper.make_opsetid(DOMAIN, VERSION)],
-        functions=[body_of(MIXTURE_OF_EXPERTS, [])],
-        ir_version=10,
-    )
+def model(a: Arrays, chosen: int, normalized: bool, **choice: Any) -> onnx.ModelProto:
+    attributes = {"chosen": chosen, "normalized": int(normalized)}
+    return model_of(MIXTURE_OF_EXPERTS, a, {"y": a["x"].shape}, attributes, **choice)
 
 
 def torch_module(a: Arrays, chosen: int, normalized: bool) -> np.ndarray:
@@ -66,32 +56,17 @@ def torch_module(a: Arrays, chosen: int, normalized: bool) -> np.ndarray:
 
 
 def body_by_onnx(a: Arrays, chosen: int, normalized: bool) -> np.ndarray:
-    return ReferenceEvaluator(model_of(a, chosen, normalized)).run(None, a)[0]
-
-
-def _run(model: onnx.ModelProto, a: Arrays) -> np.ndarray:
-    onnx.checker.check_model(model)
-    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    return session.run(None, a)[0]
+    return run_by_onnx(model(a, chosen, normalized), a)[0]
 
 
 def body_by_onnxruntime(a: Arrays, chosen: int, normalized: bool) -> np.ndarray:
-    return _run(model_of(a, chosen, normalized), a)
+    return run_by_onnxruntime(model(a, chosen, normalized), a)[0]
 
 
 def kernel_of_onnxruntime(a: Arrays, chosen: int, normalized: bool) -> np.ndarray:
-    model = model_of(a, chosen, normalized)
-    use_kernels(model)
-    assert [node.op_type for node in model.graph.node] == ["MoE"]
-    assert not model.functions
     # Its kernel wants weights that are there when it loads.
-    kept = {"x", "router_logits"}
-    inputs = [value for value in model.graph.input if value.name in kept]
-    del model.graph.input[:]
-    model.graph.input.extend(inputs)
-    for name in ("gate_up", "down"):
-        model.graph.initializer.append(onnx.numpy_helper.from_array(a[name], name))
-    return _run(model, {name: a[name] for name in kept})
+    stored = model(a, chosen, normalized, constants=("gate_up", "down"))
+    return run_by_onnxruntime(with_kernel(stored, "MoE"), a)[0]
 
 
 IMPLEMENTATIONS: list[Implementation] = [
