@@ -1,0 +1,229 @@
+"""One pass of some rows through all layers: its buffers, and the kernels in their order.
+
+A decode step has rows of several slots, a chunk of a prefill has rows of one slot at positions one
+after the other; all but attention is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+import triton
+from torch import Tensor
+
+from trt_runtime.plugins import attention, experts, projection
+from trt_runtime.plugins.sizes import TalkerSizes
+from trt_runtime.plugins.tiles import Tile, tiles_of
+
+_FLOAT_BYTES, _WEIGHT_BYTES = 4, 2
+#: Programs of the router take this many experts of a row, and read the row this far at a time.
+_ROUTER_EXPERTS, _ROUTER_DEPTH = 4, 2048
+
+
+@dataclass(frozen=True)
+class Caches:
+    """What slots own. `keys`, `values`: (layers, slots, kv_heads, length, head_dim) bfloat16;
+    `positions`: (slots,) int32; `hidden`: (slots, 1, hidden) float32.
+    """
+
+    keys: Tensor
+    values: Tensor
+    positions: Tensor
+    hidden: Tensor
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What a pass reads. `inputs`: (rows, hidden) float32; `slots`, `positions`: (rows,) int32;
+    `count`: (1,) int32, the rows that are there. Of the others nothing is written anywhere.
+    """
+
+    inputs: Tensor
+    slots: Tensor
+    positions: Tensor
+    count: Tensor
+
+
+class Step:
+    """Enqueues a pass of a fixed number of rows, a power of two. Allocates in its constructor only.
+
+    cosine, sine: (cache length, head_dim) float32, the sine with the signs of the rotation.
+    """
+
+    def __init__(
+        self, sizes: TalkerSizes, weights: Mapping[str, Tensor], caches: Caches, rows: Rows,
+        cosine: Tensor, sine: Tensor, *, prefill: bool,
+    ) -> None:  # fmt: skip
+        self.sizes, self.weights, self.caches, self.rows = sizes, weights, caches, rows
+        self.cosine, self.sine, self.prefill = cosine, sine, prefill
+        count = self.count = rows.slots.shape[0]
+        tiles = self.tiles = tiles_of(count, prefill)
+        width = sizes.expert_width
+        self.qkv_tile = tiles.qkv.fitted(sizes.qkv_width, sizes.hidden)
+        self.out_tile = tiles.out.fitted(sizes.hidden, sizes.query_width)
+        self.gate_up_tile = tiles.gate_up.fitted(2 * width, sizes.hidden)
+        self.down_tile = tiles.down.fitted(sizes.hidden, width)
+        #: How many sums of squares a row has: one a tile of its last projection, padded.
+        self.out_tiles = triton.next_power_of_2(sizes.hidden // self.out_tile.features)
+        self.down_tiles = triton.next_power_of_2(sizes.hidden // self.down_tile.features)
+        routed, chosen = sizes.routed_experts, 0
+        if sizes.experts is not None:
+            chosen = sizes.experts.chosen
+        #: Experts that the rows can choose between them.
+        self.most_active = min(routed, count * chosen)
+        self._allocate()
+
+    def _allocate(self) -> None:
+        sizes, count, device = self.sizes, self.count, self.caches.keys.device
+        splits = max(self.out_tile.splits, self.down_tile.splits)
+
+        def floats(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=torch.float32, device=device)
+
+        def halves(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=torch.bfloat16, device=device)
+
+        def whole(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=torch.int32, device=device)
+
+        self.x, self.scaled = floats(count, sizes.hidden), halves(count, sizes.hidden)
+        self.out_squares = floats(count, self.out_tiles)
+        self.down_squares = floats(count, self.down_tiles)
+        self.qkv = floats(count, sizes.qkv_width)
+        self.attended = halves(count, sizes.query_width)
+        self.parts = floats(self.tiles.key_splits, count, sizes.query_width)
+        self.greatest = floats(self.tiles.key_splits, count, sizes.heads)
+        self.totals = floats(self.tiles.key_splits, count, sizes.heads)
+        self.inner = halves(sizes.shared_experts + self.most_active, count, sizes.expert_width)
+        self.partial = floats(splits, count, sizes.hidden)
+        self.counters = whole(max(count * sizes.kv_heads, sizes.hidden * count, 1))
+        routed = max(sizes.routed_experts, 1)
+        self.logits, self.shares = floats(count, routed), floats(routed, count)
+        self.active, self.flag = whole(1), whole(1)
+        self.expert = whole(sizes.shared_experts + routed)
+        shared = torch.arange(sizes.shared_experts, dtype=torch.int32)
+        self.expert[: sizes.shared_experts] = shared.to(device) + sizes.routed_experts
+
+    def enqueue(self) -> None:
+        """Launches all kernels on the current stream. The host waits for nothing."""
+        sizes, rows, caches = self.sizes, self.rows, self.caches
+        padded = triton.next_power_of_2(sizes.hidden)
+        projection.begin[(self.count,)](
+            rows.inputs, self.x, self.scaled, self.down_squares,
+            self.weights["layers.0.attention_norm"],
+            HIDDEN=sizes.hidden, PADDED=padded, TILES=self.down_tiles,
+        )  # fmt: skip
+        for layer in range(sizes.layers):
+            self._layer(layer)
+        projection.finish[(self.count,)](
+            self.x, self.down_squares, self.weights["norm"], caches.hidden, caches.positions,
+            rows.slots, rows.positions, rows.count,
+            HIDDEN=sizes.hidden, PADDED=padded, TILES=self.down_tiles, EPS=sizes.rms_eps,
+            LAST_ONLY=self.prefill,
+        )  # fmt: skip
+
+    def _layer(self, layer: int) -> None:
+        at = f"layers.{layer}."
+        after = f"layers.{layer + 1}."
+        following = layer + 1 < self.sizes.layers
+        next_norm = self.weights[f"{after}attention_norm" if following else "norm"]
+        self.project_qkv(at)
+        self.attend(layer)
+        self.project_residual(
+            self.attended, self.weights[at + "out"], self.out_tile, self.out_squares,
+            self.weights[at + "mlp_norm"], shared=1, routed=0,
+            ahead=self.weights[at + "gate_up"][self.sizes.routed_experts :],
+        )  # fmt: skip
+        self.gate_up(at)
+        self.project_residual(
+            self.inner, self.weights[at + "down"], self.down_tile, self.down_squares, next_norm,
+            shared=self.sizes.shared_experts, routed=self.sizes.routed_experts,
+            ahead=self.weights[after + "qkv"] if following else None,
+        )  # fmt: skip
+
+    def _row_tiles(self) -> int:
+        return triton.cdiv(self.count, self.tiles.rows)
+
+    def _options(self, tile: Tile) -> dict[str, int | bool]:
+        return {
+            "ROWS": self.count, "FEATURES": tile.features, "DEPTH": tile.depth,
+            "TILE_ROWS": self.tiles.rows, "DOT": self.tiles.dot, "STAGES": tile.stages,
+            "THREADS": 32 * tile.warps, "num_warps": tile.warps,
+        }  # fmt: skip
+
+    def project_qkv(self, at: str) -> None:
+        sizes, tile = self.sizes, self.qkv_tile
+        bias = self.weights[at + "qkv_bias"] if sizes.qkv_bias else self.qkv
+        projection.project_qkv[(sizes.qkv_width // tile.features, self._row_tiles())](
+            self.scaled, self.down_squares, self.weights[at + "qkv"], bias, self.qkv,
+            self.weights[at + "out"],
+            K=sizes.hidden, N=sizes.qkv_width, TILES=self.down_tiles, EPS=sizes.rms_eps,
+            BIAS=sizes.qkv_bias, AHEAD=0, **self._options(tile),
+        )  # fmt: skip
+
+    def attend(self, layer: int) -> None:
+        sizes, rows, tiles = self.sizes, self.rows, self.tiles
+        keys, values = self.caches.keys[layer], self.caches.values[layer]
+        ahead = self.weights[f"layers.{layer}.out"]
+        shape = {
+            "HEADS": sizes.heads, "KV_HEADS": sizes.kv_heads, "HEAD_DIM": sizes.head_dim,
+            "CACHE": keys.shape[2],
+        }  # fmt: skip
+        common = (
+            self.qkv, self.cosine, self.sine, keys, values, rows.slots, rows.positions, rows.count,
+        )  # fmt: skip
+        if self.prefill:
+            attention.append[(self.count, sizes.kv_heads)](*common, **shape, num_warps=1)
+        queries = min(tiles.queries, self.count)
+        group = triton.next_power_of_2(sizes.heads // sizes.kv_heads)
+        attention.attend[(tiles.key_splits, sizes.kv_heads, self.count // queries)](
+            *common, self.parts, self.greatest, self.totals, self.counters, self.attended, ahead,
+            **shape, GROUP=max(group, 16 // queries), QUERIES=queries, KEYS=tiles.keys,
+            SPLITS=tiles.key_splits, APPENDED=self.prefill, ROWS=self.count,
+            AHEAD=_ahead(ahead), THREADS=128, num_warps=4,
+        )  # fmt: skip
+
+    def project_residual(
+        self, inputs: Tensor, weight: Tensor, tile: Tile, squares: Tensor, norm: Tensor, *,
+        shared: int, routed: int, ahead: Tensor | None,
+    ) -> None:  # fmt: skip
+        hidden = self.sizes.hidden
+        grid = (hidden // tile.features, tile.splits, self._row_tiles())
+        projection.project_residual[grid](
+            inputs, weight, self.expert, self.active, self.flag, self.partial, self.counters,
+            self.x, self.scaled, squares, norm, weight if ahead is None else ahead,
+            K=inputs.shape[-1], N=hidden, SHARED=shared, ROUTED=routed, TILES=squares.shape[1],
+            AHEAD=0 if ahead is None else _ahead(ahead),
+            SPLITS=tile.splits, **self._options(tile),
+        )  # fmt: skip
+
+    def gate_up(self, at: str) -> None:
+        sizes, tile = self.sizes, self.gate_up_tile
+        width, routed = sizes.expert_width, sizes.routed_experts
+        padded = triton.next_power_of_2(max(routed, _ROUTER_EXPERTS))
+        experts_chosen, normalized, routers = 0, False, 0
+        router = self.scaled
+        if sizes.experts is not None:
+            experts_chosen, normalized = sizes.experts.chosen, sizes.experts.normalized
+            router = self.weights[at + "router"]
+            routers = padded // _ROUTER_EXPERTS * self.count
+        depth = Tile(1, _ROUTER_DEPTH, 1, 1).fitted(1, sizes.hidden).depth
+        of_expert = 2 * width // tile.features * self._row_tiles()
+        programs = routers + (sizes.shared_experts + self.most_active) * of_expert
+        ahead = self.weights[at + "down"][routed:]
+        experts.gate_up[(programs,)](
+            self.x, self.scaled, self.out_squares, self.weights[at + "mlp_norm"], router,
+            self.logits, self.rows.count, self.expert, self.active, self.shares, self.counters,
+            self.flag, self.weights[at + "gate_up"], self.inner, ahead,
+            K=sizes.hidden, WIDTH=width, TILES=self.out_tiles, EPS=sizes.rms_eps,
+            SHARED=sizes.shared_experts, ROUTED=routed, PADDED=padded, CHOSEN=experts_chosen,
+            NORMALIZED=normalized, AHEAD=0, ROUTER_EXPERTS=_ROUTER_EXPERTS, ROUTER_DEPTH=depth,
+            **self._options(tile),
+        )  # fmt: skip
+
+
+def _ahead(weight: Tensor) -> int:
+    """Bytes of a weight that are worth loading ahead: all of it."""
+    return weight.numel() * weight.element_size()
