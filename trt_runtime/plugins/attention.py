@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from trt_runtime.plugins.arithmetic import dot, load_ahead
+from trt_runtime.plugins.arithmetic import dot, wait_for_previous
 
 #: A score below every score: finite, so that the difference of two of them is 0 and not NaN.
 LOWEST = tl.constexpr(-1e30)
@@ -28,10 +28,12 @@ def _rotated(ptrs, swapped_ptrs, cosine, sine, mask):
 def append(
     qkv_ptr, cosine_ptr, sine_ptr, key_ptr, value_ptr, row_slot_ptr, row_position_ptr, count_ptr,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, CACHE: tl.constexpr,
+    OVERLAPPED: tl.constexpr,
 ):  # fmt: skip
     """Keys and values of rows below `count` into the caches. Grid: rows, KV heads."""
     row = tl.program_id(0)
     head = tl.program_id(1)
+    wait_for_previous(OVERLAPPED)
     if row < tl.load(count_ptr):
         d = tl.arange(0, HEAD_DIM)
         swapped = (d + HEAD_DIM // 2) % HEAD_DIM
@@ -49,10 +51,10 @@ def append(
 @triton.jit
 def attend(
     qkv_ptr, cosine_ptr, sine_ptr, key_ptr, value_ptr, row_slot_ptr, row_position_ptr, count_ptr,
-    partial_ptr, greatest_ptr, total_ptr, counter_ptr, attended_ptr, ahead_ptr,
+    partial_ptr, greatest_ptr, total_ptr, counter_ptr, attended_ptr,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, CACHE: tl.constexpr,
     GROUP: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, SPLITS: tl.constexpr,
-    APPENDED: tl.constexpr, ROWS: tl.constexpr, AHEAD: tl.constexpr, THREADS: tl.constexpr,
+    APPENDED: tl.constexpr, ROWS: tl.constexpr, OVERLAPPED: tl.constexpr,
 ):  # fmt: skip
     """attended (rows, HEADS * HEAD_DIM) bfloat16. Grid: parts of the keys, KV heads, tiles of rows.
 
@@ -66,10 +68,7 @@ def attend(
     head = tl.program_id(1)
     first_row = tl.program_id(2) * QUERIES
     count = tl.load(count_ptr)
-    load_ahead(
-        ahead_ptr, (tl.program_id(2) * KV_HEADS + head) * SPLITS + split, AHEAD,
-        ROWS // QUERIES * KV_HEADS * SPLITS, THREADS,
-    )  # fmt: skip
+    wait_for_previous(OVERLAPPED)
     if first_row < count:
         QKV: tl.constexpr = (HEADS + 2 * KV_HEADS) * HEAD_DIM
         HEADS_OF_KEY: tl.constexpr = HEADS // KV_HEADS
@@ -104,15 +103,16 @@ def attend(
             seen = position - 1
             if split == 0:
                 new = qkv_ptr + first_row * QKV + (HEADS + head) * HEAD_DIM
-                cosine = tl.load(cosine_ptr + start * HEAD_DIM + d)
-                sine = tl.load(sine_ptr + start * HEAD_DIM + d)
-                key = _rotated(new + d, new + swapped, cosine, sine, d >= 0).to(tl.bfloat16)
-                value = tl.load(new + KV_HEADS * HEAD_DIM + d).to(tl.bfloat16)
-                tl.store(key_ptr + cache + start * HEAD_DIM + d, key)
-                tl.store(value_ptr + cache + start * HEAD_DIM + d, value)
-                greatest = tl.sum(query.to(tl.float32) * key.to(tl.float32)[None, :], 1)
+                new_cosine = tl.load(cosine_ptr + start * HEAD_DIM + d)
+                new_sine = tl.load(sine_ptr + start * HEAD_DIM + d)
+                new_key = _rotated(new + d, new + swapped, new_cosine, new_sine, d >= 0)
+                new_key = new_key.to(tl.bfloat16)
+                new_value = tl.load(new + KV_HEADS * HEAD_DIM + d).to(tl.bfloat16)
+                tl.store(key_ptr + cache + start * HEAD_DIM + d, new_key)
+                tl.store(value_ptr + cache + start * HEAD_DIM + d, new_value)
+                greatest = tl.sum(query.to(tl.float32) * new_key.to(tl.float32)[None, :], 1)
                 total = tl.full([M], 1.0, tl.float32)
-                sums += value.to(tl.float32)[None, :]
+                sums += new_value.to(tl.float32)[None, :]
         tiles = (keys + SPLITS * KEYS - 1) // (SPLITS * KEYS)
         first = split * tiles * KEYS
         last = tl.minimum(first + tiles * KEYS, keys)

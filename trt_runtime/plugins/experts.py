@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from trt_runtime.plugins.arithmetic import inverse_rms, load_ahead, rows_times_weight
+from trt_runtime.plugins.arithmetic import inverse_rms, rows_times_weight, wait_for_previous
 
 
 @triton.jit
@@ -76,13 +76,13 @@ def _choose(
 def gate_up(
     x_ptr, scaled_ptr, squares_ptr, norm_ptr, router_ptr, logits_ptr, count_ptr,
     expert_ptr, active_ptr, share_ptr, counter_ptr, flag_ptr,
-    weight_ptr, inner_ptr, ahead_ptr,
+    weight_ptr, inner_ptr,
     ROWS: tl.constexpr, K: tl.constexpr, WIDTH: tl.constexpr, TILES: tl.constexpr,
     EPS: tl.constexpr, SHARED: tl.constexpr, ROUTED: tl.constexpr, PADDED: tl.constexpr,
-    CHOSEN: tl.constexpr, NORMALIZED: tl.constexpr, AHEAD: tl.constexpr,
+    CHOSEN: tl.constexpr, NORMALIZED: tl.constexpr,
     ROUTER_EXPERTS: tl.constexpr, ROUTER_DEPTH: tl.constexpr,
     FEATURES: tl.constexpr, DEPTH: tl.constexpr, TILE_ROWS: tl.constexpr, DOT: tl.constexpr,
-    STAGES: tl.constexpr, THREADS: tl.constexpr,
+    STAGES: tl.constexpr, OVERLAPPED: tl.constexpr,
 ):  # fmt: skip
     """inner (experts in use, ROWS, WIDTH) bfloat16 = silu(gate) * up * share of the row.
 
@@ -96,6 +96,7 @@ def gate_up(
     TILES_OF_EXPERT: tl.constexpr = 2 * WIDTH // FEATURES * ROW_TILES
     program = tl.program_id(0)
     if program < ROUTERS:
+        wait_for_previous(OVERLAPPED)
         experts = program % ROUTER_TILES * ROUTER_EXPERTS + tl.arange(0, ROUTER_EXPERTS)
         _router_logits(
             x_ptr, squares_ptr, norm_ptr, router_ptr, logits_ptr, program // ROUTER_TILES, experts,
@@ -120,6 +121,7 @@ def gate_up(
         expert = place + ROUTED
         if ROUTED > 0:
             if place >= SHARED:
+                wait_for_previous(OVERLAPPED)
                 while tl.atomic_add(flag_ptr, 0, sem="acquire", scope="gpu") == 0:
                     pass
                 used = place - SHARED < tl.load(active_ptr)
@@ -130,7 +132,7 @@ def gate_up(
             row_mask = rows < ROWS
             sums = rows_times_weight(
                 scaled_ptr, weight_ptr + expert.to(tl.int64) * (2 * WIDTH * K), rows, row_mask,
-                features, K, FEATURES, DEPTH, TILE_ROWS, DOT, STAGES,
+                features, K, FEATURES, DEPTH, TILE_ROWS, DOT, STAGES, OVERLAPPED,
             )  # fmt: skip
             sums = sums * inverse_rms(squares_ptr, rows % ROWS, K, TILES, EPS)[None, :]
             pairs = tl.reshape(sums, [FEATURES // 2, 2, TILE_ROWS])
@@ -146,4 +148,3 @@ def gate_up(
                 inner_ptr + place * (ROWS * WIDTH) + rows[None, :] * WIDTH + column[:, None],
                 inner.to(tl.bfloat16), mask=row_mask[None, :],
             )  # fmt: skip
-            load_ahead(ahead_ptr, program - ROUTERS, AHEAD, SHARED * TILES_OF_EXPERT, THREADS)

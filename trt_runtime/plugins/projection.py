@@ -10,7 +10,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from trt_runtime.plugins.arithmetic import dot, inverse_rms, load_ahead, rows_times_weight
+from trt_runtime.plugins.arithmetic import (
+    dot,
+    inverse_rms,
+    rows_times_weight,
+    wait_for_previous,
+)
 
 
 @triton.jit
@@ -35,13 +40,14 @@ def finish(
     x_ptr, squares_ptr, norm_ptr, hidden_ptr, position_ptr,
     row_slot_ptr, row_position_ptr, count_ptr,
     HIDDEN: tl.constexpr, PADDED: tl.constexpr, TILES: tl.constexpr, EPS: tl.constexpr,
-    LAST_ONLY: tl.constexpr,
+    LAST_ONLY: tl.constexpr, OVERLAPPED: tl.constexpr,
 ):  # fmt: skip
     """One program a row: hidden[slot] = norm(x), and the slot's position moves on.
 
     Of the rows from `count` on nothing is written; with LAST_ONLY only of row count - 1.
     """
     row = tl.program_id(0)
+    wait_for_previous(OVERLAPPED)
     count = tl.load(count_ptr)
     written = row < count
     if LAST_ONLY:
@@ -61,11 +67,11 @@ def finish(
 
 @triton.jit
 def project_qkv(
-    scaled_ptr, squares_ptr, weight_ptr, bias_ptr, qkv_ptr, ahead_ptr,
+    scaled_ptr, squares_ptr, weight_ptr, bias_ptr, qkv_ptr, flag_ptr,
     ROWS: tl.constexpr, K: tl.constexpr, N: tl.constexpr, TILES: tl.constexpr, EPS: tl.constexpr,
-    BIAS: tl.constexpr, AHEAD: tl.constexpr,
+    BIAS: tl.constexpr,
     FEATURES: tl.constexpr, DEPTH: tl.constexpr, TILE_ROWS: tl.constexpr, DOT: tl.constexpr,
-    STAGES: tl.constexpr, THREADS: tl.constexpr,
+    STAGES: tl.constexpr, OVERLAPPED: tl.constexpr,
 ):  # fmt: skip
     """qkv (ROWS, N) float32 = norm(x) weight^T + bias. weight: (N, K). Grid: tiles of N, of rows."""
     tile = tl.program_id(0)
@@ -73,9 +79,11 @@ def project_qkv(
     rows = tl.program_id(1) * TILE_ROWS + tl.arange(0, TILE_ROWS)
     row_mask = rows < ROWS
     sums = rows_times_weight(
-        scaled_ptr, weight_ptr, rows, row_mask, features, K, FEATURES, DEPTH, TILE_ROWS, DOT, STAGES
-    )
-    load_ahead(ahead_ptr, tile, AHEAD, N // FEATURES, THREADS)
+        scaled_ptr, weight_ptr, rows, row_mask, features,
+        K, FEATURES, DEPTH, TILE_ROWS, DOT, STAGES, OVERLAPPED,
+    )  # fmt: skip
+    if (tile == 0) & (tl.program_id(1) == 0):
+        tl.store(flag_ptr, 0)  # of the router: all who read it have ended, its writer is to come
     sums = sums * inverse_rms(squares_ptr, rows % ROWS, K, TILES, EPS)[None, :]
     if BIAS:
         sums += tl.load(bias_ptr + features)[:, None]
@@ -85,57 +93,58 @@ def project_qkv(
 @triton.jit
 def project_residual(
     input_ptr, weight_ptr, expert_ptr, active_ptr, flag_ptr, partial_ptr, counter_ptr,
-    x_ptr, scaled_ptr, squares_ptr, norm_ptr, ahead_ptr,
+    x_ptr, scaled_ptr, squares_ptr, norm_ptr,
     ROWS: tl.constexpr, K: tl.constexpr, N: tl.constexpr,
-    SHARED: tl.constexpr, ROUTED: tl.constexpr, TILES: tl.constexpr, AHEAD: tl.constexpr,
+    SHARED: tl.constexpr, ROUTED: tl.constexpr, TILES: tl.constexpr,
     FEATURES: tl.constexpr, DEPTH: tl.constexpr, TILE_ROWS: tl.constexpr, DOT: tl.constexpr,
-    SPLITS: tl.constexpr, STAGES: tl.constexpr, THREADS: tl.constexpr,
+    SPLITS: tl.constexpr, STAGES: tl.constexpr, OVERLAPPED: tl.constexpr,
 ):  # fmt: skip
     """x += sum over experts of input_e weight_e^T, and what the next norm needs of it.
 
     input: (experts in use, ROWS, K) bfloat16, the SHARED ones first; weight: (experts, N, K), the
-    ROUTED ones first; expert: the numbers of the routed ones in use, active: how many they are.
-    The output projection of attention is one shared expert. Inputs of all experts in use, one
-    after the other, are cut into SPLITS equal parts; the last program of a tile to arrive adds the
-    parts, in their order.
+    ROUTED ones first; expert: the numbers of those in use; active: how many of the routed they
+    are. The output projection of attention is one shared expert. Inputs of all experts in use, one
+    after the other, are cut into SPLITS equal parts (without DOT: one expert each); the last
+    program of a tile to arrive adds the parts, in their order.
     """
     tile = tl.program_id(0)
     split = tl.program_id(1)
     features = tile * FEATURES + tl.arange(0, FEATURES)
     rows = tl.program_id(2) * TILE_ROWS + tl.arange(0, TILE_ROWS)
     row_mask = rows < ROWS
-    depth = tl.arange(0, DEPTH)
-    STEPS: tl.constexpr = K // DEPTH
-    experts = SHARED
-    if ROUTED > 0:
-        experts += tl.load(active_ptr)
-        if (tile == 0) & (split == 0):
-            tl.store(flag_ptr, 0)  # every reader of it has ended
-    first = split * experts * STEPS // SPLITS
-    last = (split + 1) * experts * STEPS // SPLITS
-    weight_ptrs = weight_ptr + features[:, None] * K + depth[None, :]
     if DOT:
-        sums = tl.zeros([FEATURES, TILE_ROWS], tl.float32)
-        input_ptrs = input_ptr + rows[None, :] * K + depth[:, None]
-    else:
-        products = tl.zeros([FEATURES, DEPTH], tl.float32)
-        input_ptrs = input_ptr + depth
-    for step in tl.range(first, last, num_stages=STAGES):
-        place = step // STEPS
-        k = step % STEPS * DEPTH
-        expert = place + ROUTED
+        wait_for_previous(OVERLAPPED)
+        STEPS: tl.constexpr = K // DEPTH
+        experts = SHARED
         if ROUTED > 0:
-            expert = tl.load(expert_ptr + place)
-        weight = tl.load(weight_ptrs + expert.to(tl.int64) * (N * K) + k)
-        if DOT:
+            experts += tl.load(active_ptr)
+        first = split * experts * STEPS // SPLITS
+        last = (split + 1) * experts * STEPS // SPLITS
+        depth = tl.arange(0, DEPTH)
+        weight_ptrs = weight_ptr + features[:, None] * K + depth[None, :]
+        input_ptrs = input_ptr + rows[None, :] * K + depth[:, None]
+        sums = tl.zeros([FEATURES, TILE_ROWS], tl.float32)
+        for step in tl.range(first, last, num_stages=STAGES):
+            place = step // STEPS
+            k = step % STEPS * DEPTH
+            expert = place + ROUTED
+            if ROUTED > 0:
+                expert = tl.load(expert_ptr + place)
+            weight = tl.load(weight_ptrs + expert.to(tl.int64) * (N * K) + k)
             value = tl.load(input_ptrs + place * (ROWS * K) + k, row_mask[None, :], 0.0)
             sums = dot(weight, value, sums)
-        else:
-            value = tl.load(input_ptrs + place * (ROWS * K) + k)
-            products += weight.to(tl.float32) * value.to(tl.float32)[None, :]
-    if not DOT:
-        sums = tl.sum(products, 1)[:, None]
-    load_ahead(ahead_ptr, tile * SPLITS + split, AHEAD, N // FEATURES * SPLITS, THREADS)
+    else:
+        expert = split + ROUTED
+        if ROUTED > 0:
+            if split >= SHARED:
+                # The choice was made long before the kernel that made it ends.
+                while tl.atomic_add(flag_ptr, 0, sem="acquire", scope="gpu") == 0:
+                    pass
+                expert = tl.load(expert_ptr + split)
+        sums = rows_times_weight(
+            input_ptr + split * K, weight_ptr + expert.to(tl.int64) * (N * K), rows, row_mask,
+            features, K, FEATURES, DEPTH, TILE_ROWS, DOT, STAGES, OVERLAPPED,
+        )  # fmt: skip
     at = rows[None, :] * N + features[:, None]
     mask = row_mask[None, :] & (features >= 0)[:, None]
     last_to_arrive = True

@@ -7,7 +7,7 @@ after the other; all but attention is the same.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import triton
@@ -61,10 +61,10 @@ class Step:
         count = self.count = rows.slots.shape[0]
         tiles = self.tiles = tiles_of(count, prefill)
         width = sizes.expert_width
-        self.qkv_tile = tiles.qkv.fitted(sizes.qkv_width, sizes.hidden)
-        self.out_tile = tiles.out.fitted(sizes.hidden, sizes.query_width)
-        self.gate_up_tile = tiles.gate_up.fitted(2 * width, sizes.hidden)
-        self.down_tile = tiles.down.fitted(sizes.hidden, width)
+        self.qkv_tile = tiles.qkv.fitted(sizes.qkv_width, sizes.hidden, tiles.dot)
+        self.out_tile = tiles.out.fitted(sizes.hidden, sizes.query_width, tiles.dot)
+        self.gate_up_tile = tiles.gate_up.fitted(2 * width, sizes.hidden, tiles.dot)
+        self.down_tile = tiles.down.fitted(sizes.hidden, width, tiles.dot)
         #: How many sums of squares a row has: one a tile of its last projection, padded.
         self.out_tiles = triton.next_power_of_2(sizes.hidden // self.out_tile.features)
         self.down_tiles = triton.next_power_of_2(sizes.hidden // self.down_tile.features)
@@ -73,6 +73,13 @@ class Step:
             chosen = sizes.experts.chosen
         #: Experts that the rows can choose between them.
         self.most_active = min(routed, count * chosen)
+        if not tiles.dot:  # a program then reads one expert, and one row chooses a fixed number
+            self.out_tile = replace(self.out_tile, splits=1)
+            self.down_tile = replace(self.down_tile, splits=sizes.shared_experts + chosen)
+        #: Hopper and later start a kernel while the one before it ends.
+        device = caches.keys.device
+        overlapped = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+        self.launch = {"OVERLAPPED": overlapped, "launch_pdl": overlapped}
         self._allocate()
 
     def _allocate(self) -> None:
@@ -121,7 +128,7 @@ class Step:
             self.x, self.down_squares, self.weights["norm"], caches.hidden, caches.positions,
             rows.slots, rows.positions, rows.count,
             HIDDEN=sizes.hidden, PADDED=padded, TILES=self.down_tiles, EPS=sizes.rms_eps,
-            LAST_ONLY=self.prefill,
+            LAST_ONLY=self.prefill, **self.launch,
         )  # fmt: skip
 
     def _layer(self, layer: int) -> None:
@@ -134,13 +141,11 @@ class Step:
         self.project_residual(
             self.attended, self.weights[at + "out"], self.out_tile, self.out_squares,
             self.weights[at + "mlp_norm"], shared=1, routed=0,
-            ahead=self.weights[at + "gate_up"][self.sizes.routed_experts :],
         )  # fmt: skip
         self.gate_up(at)
         self.project_residual(
             self.inner, self.weights[at + "down"], self.down_tile, self.down_squares, next_norm,
             shared=self.sizes.shared_experts, routed=self.sizes.routed_experts,
-            ahead=self.weights[after + "qkv"] if following else None,
         )  # fmt: skip
 
     def _row_tiles(self) -> int:
@@ -150,7 +155,7 @@ class Step:
         return {
             "ROWS": self.count, "FEATURES": tile.features, "DEPTH": tile.depth,
             "TILE_ROWS": self.tiles.rows, "DOT": self.tiles.dot, "STAGES": tile.stages,
-            "THREADS": 32 * tile.warps, "num_warps": tile.warps,
+            "num_warps": tile.warps, **self.launch,
         }  # fmt: skip
 
     def project_qkv(self, at: str) -> None:
@@ -158,15 +163,14 @@ class Step:
         bias = self.weights[at + "qkv_bias"] if sizes.qkv_bias else self.qkv
         projection.project_qkv[(sizes.qkv_width // tile.features, self._row_tiles())](
             self.scaled, self.down_squares, self.weights[at + "qkv"], bias, self.qkv,
-            self.weights[at + "out"],
+            self.flag,
             K=sizes.hidden, N=sizes.qkv_width, TILES=self.down_tiles, EPS=sizes.rms_eps,
-            BIAS=sizes.qkv_bias, AHEAD=0, **self._options(tile),
+            BIAS=sizes.qkv_bias, **self._options(tile),
         )  # fmt: skip
 
     def attend(self, layer: int) -> None:
         sizes, rows, tiles = self.sizes, self.rows, self.tiles
         keys, values = self.caches.keys[layer], self.caches.values[layer]
-        ahead = self.weights[f"layers.{layer}.out"]
         shape = {
             "HEADS": sizes.heads, "KV_HEADS": sizes.kv_heads, "HEAD_DIM": sizes.head_dim,
             "CACHE": keys.shape[2],
@@ -175,27 +179,28 @@ class Step:
             self.qkv, self.cosine, self.sine, keys, values, rows.slots, rows.positions, rows.count,
         )  # fmt: skip
         if self.prefill:
-            attention.append[(self.count, sizes.kv_heads)](*common, **shape, num_warps=1)
+            attention.append[(self.count, sizes.kv_heads)](
+                *common, **shape, num_warps=1, **self.launch
+            )
         queries = min(tiles.queries, self.count)
         group = triton.next_power_of_2(sizes.heads // sizes.kv_heads)
         attention.attend[(tiles.key_splits, sizes.kv_heads, self.count // queries)](
-            *common, self.parts, self.greatest, self.totals, self.counters, self.attended, ahead,
+            *common, self.parts, self.greatest, self.totals, self.counters, self.attended,
             **shape, GROUP=max(group, 16 // queries), QUERIES=queries, KEYS=tiles.keys,
             SPLITS=tiles.key_splits, APPENDED=self.prefill, ROWS=self.count,
-            AHEAD=_ahead(ahead), THREADS=128, num_warps=4,
+            num_warps=tiles.attention_warps, **self.launch,
         )  # fmt: skip
 
     def project_residual(
         self, inputs: Tensor, weight: Tensor, tile: Tile, squares: Tensor, norm: Tensor, *,
-        shared: int, routed: int, ahead: Tensor | None,
+        shared: int, routed: int,
     ) -> None:  # fmt: skip
         hidden = self.sizes.hidden
         grid = (hidden // tile.features, tile.splits, self._row_tiles())
         projection.project_residual[grid](
             inputs, weight, self.expert, self.active, self.flag, self.partial, self.counters,
-            self.x, self.scaled, squares, norm, weight if ahead is None else ahead,
+            self.x, self.scaled, squares, norm,
             K=inputs.shape[-1], N=hidden, SHARED=shared, ROUTED=routed, TILES=squares.shape[1],
-            AHEAD=0 if ahead is None else _ahead(ahead),
             SPLITS=tile.splits, **self._options(tile),
         )  # fmt: skip
 
@@ -209,21 +214,15 @@ class Step:
             experts_chosen, normalized = sizes.experts.chosen, sizes.experts.normalized
             router = self.weights[at + "router"]
             routers = padded // _ROUTER_EXPERTS * self.count
-        depth = Tile(1, _ROUTER_DEPTH, 1, 1).fitted(1, sizes.hidden).depth
+        depth = Tile(1, _ROUTER_DEPTH, 1, 1).fitted(1, sizes.hidden, dot=True).depth
         of_expert = 2 * width // tile.features * self._row_tiles()
         programs = routers + (sizes.shared_experts + self.most_active) * of_expert
-        ahead = self.weights[at + "down"][routed:]
         experts.gate_up[(programs,)](
             self.x, self.scaled, self.out_squares, self.weights[at + "mlp_norm"], router,
             self.logits, self.rows.count, self.expert, self.active, self.shares, self.counters,
-            self.flag, self.weights[at + "gate_up"], self.inner, ahead,
+            self.flag, self.weights[at + "gate_up"], self.inner,
             K=sizes.hidden, WIDTH=width, TILES=self.out_tiles, EPS=sizes.rms_eps,
             SHARED=sizes.shared_experts, ROUTED=routed, PADDED=padded, CHOSEN=experts_chosen,
-            NORMALIZED=normalized, AHEAD=0, ROUTER_EXPERTS=_ROUTER_EXPERTS, ROUTER_DEPTH=depth,
+            NORMALIZED=normalized, ROUTER_EXPERTS=_ROUTER_EXPERTS, ROUTER_DEPTH=depth,
             **self._options(tile),
         )  # fmt: skip
-
-
-def _ahead(weight: Tensor) -> int:
-    """Bytes of a weight that are worth loading ahead: all of it."""
-    return weight.numel() * weight.element_size()

@@ -6,7 +6,7 @@ and perhaps not the fastest.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -23,12 +23,16 @@ class Tile:
     stages: int
     splits: int = 1
 
-    def fitted(self, features: int, depth: int) -> Tile:
-        """This tile for matrices that it does not divide: the largest powers of two that do."""
-        return Tile(
-            _dividing(self.features, features), _dividing(self.depth, depth),
-            self.warps, self.stages, self.splits,
-        )  # fmt: skip
+    def fitted(self, features: int, depth: int, dot: bool) -> Tile:
+        """This tile for matrices that it does not divide: the largest powers of two that do.
+
+        Without `dot` a program reads all inputs of its outputs at once.
+        """
+        return replace(
+            self,
+            features=_dividing(self.features, features),
+            depth=_dividing(self.depth, depth) if dot else 1 << (depth - 1).bit_length(),
+        )
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,7 @@ class Tiles:
     queries: int
     keys: int
     key_splits: int
+    attention_warps: int = 4
 
 
 def _dividing(tile: int, whole: int) -> int:
@@ -57,9 +62,9 @@ def _dividing(tile: int, whole: int) -> int:
 
 _ONE = Tiles(
     rows=1, dot=False,
-    qkv=Tile(8, 1024, 4, 3), out=Tile(8, 1024, 4, 3),
-    gate_up=Tile(16, 512, 4, 4), down=Tile(32, 128, 4, 6, splits=8),
-    queries=1, keys=64, key_splits=16,
+    qkv=Tile(4, 2048, 4, 0), out=Tile(4, 2048, 4, 0),
+    gate_up=Tile(16, 2048, 4, 0), down=Tile(16, 2048, 8, 0),
+    queries=1, keys=128, key_splits=4,
 )  # fmt: skip
 _FEW = Tiles(
     rows=16, dot=True,
