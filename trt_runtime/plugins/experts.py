@@ -82,7 +82,7 @@ def gate_up(
     CHOSEN: tl.constexpr, NORMALIZED: tl.constexpr,
     ROUTER_EXPERTS: tl.constexpr, ROUTER_DEPTH: tl.constexpr,
     FEATURES: tl.constexpr, DEPTH: tl.constexpr, TILE_ROWS: tl.constexpr, DOT: tl.constexpr,
-    STAGES: tl.constexpr, OVERLAPPED: tl.constexpr,
+    STAGES: tl.constexpr, EARLY: tl.constexpr, OVERLAPPED: tl.constexpr,
 ):  # fmt: skip
     """inner (experts in use, ROWS, WIDTH) bfloat16 = silu(gate) * up * share of the row.
 
@@ -95,8 +95,10 @@ def gate_up(
     ROW_TILES: tl.constexpr = (ROWS + TILE_ROWS - 1) // TILE_ROWS
     TILES_OF_EXPERT: tl.constexpr = 2 * WIDTH // FEATURES * ROW_TILES
     program = tl.program_id(0)
-    if program < ROUTERS:
+    if not EARLY:
         wait_for_previous(OVERLAPPED)
+    if program < ROUTERS:
+        wait_for_previous(OVERLAPPED and EARLY)
         experts = program % ROUTER_TILES * ROUTER_EXPERTS + tl.arange(0, ROUTER_EXPERTS)
         _router_logits(
             x_ptr, squares_ptr, norm_ptr, router_ptr, logits_ptr, program // ROUTER_TILES, experts,
@@ -121,7 +123,7 @@ def gate_up(
         expert = place + ROUTED
         if ROUTED > 0:
             if place >= SHARED:
-                wait_for_previous(OVERLAPPED)
+                wait_for_previous(OVERLAPPED and EARLY)
                 while tl.atomic_add(flag_ptr, 0, sem="acquire", scope="gpu") == 0:
                     pass
                 used = place - SHARED < tl.load(active_ptr)
@@ -132,7 +134,7 @@ def gate_up(
             row_mask = rows < ROWS
             sums = rows_times_weight(
                 scaled_ptr, weight_ptr + expert.to(tl.int64) * (2 * WIDTH * K), rows, row_mask,
-                features, K, FEATURES, DEPTH, TILE_ROWS, DOT, STAGES, OVERLAPPED,
+                features, K, FEATURES, DEPTH, TILE_ROWS, DOT, STAGES, OVERLAPPED and EARLY,
             )  # fmt: skip
             sums = sums * inverse_rms(squares_ptr, rows % ROWS, K, TILES, EPS)[None, :]
             pairs = tl.reshape(sums, [FEATURES // 2, 2, TILE_ROWS])

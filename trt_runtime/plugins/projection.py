@@ -71,16 +71,18 @@ def project_qkv(
     ROWS: tl.constexpr, K: tl.constexpr, N: tl.constexpr, TILES: tl.constexpr, EPS: tl.constexpr,
     BIAS: tl.constexpr,
     FEATURES: tl.constexpr, DEPTH: tl.constexpr, TILE_ROWS: tl.constexpr, DOT: tl.constexpr,
-    STAGES: tl.constexpr, OVERLAPPED: tl.constexpr,
+    STAGES: tl.constexpr, EARLY: tl.constexpr, OVERLAPPED: tl.constexpr,
 ):  # fmt: skip
     """qkv (ROWS, N) float32 = norm(x) weight^T + bias. weight: (N, K). Grid: tiles of N, of rows."""
     tile = tl.program_id(0)
     features = tile * FEATURES + tl.arange(0, FEATURES)
     rows = tl.program_id(1) * TILE_ROWS + tl.arange(0, TILE_ROWS)
     row_mask = rows < ROWS
+    if not EARLY:
+        wait_for_previous(OVERLAPPED)
     sums = rows_times_weight(
         scaled_ptr, weight_ptr, rows, row_mask, features,
-        K, FEATURES, DEPTH, TILE_ROWS, DOT, STAGES, OVERLAPPED,
+        K, FEATURES, DEPTH, TILE_ROWS, DOT, STAGES, OVERLAPPED and EARLY,
     )  # fmt: skip
     if (tile == 0) & (tl.program_id(1) == 0):
         tl.store(flag_ptr, 0)  # of the router: all who read it have ended, its writer is to come
@@ -97,7 +99,7 @@ def project_residual(
     ROWS: tl.constexpr, K: tl.constexpr, N: tl.constexpr,
     SHARED: tl.constexpr, ROUTED: tl.constexpr, TILES: tl.constexpr,
     FEATURES: tl.constexpr, DEPTH: tl.constexpr, TILE_ROWS: tl.constexpr, DOT: tl.constexpr,
-    SPLITS: tl.constexpr, STAGES: tl.constexpr, OVERLAPPED: tl.constexpr,
+    SPLITS: tl.constexpr, STAGES: tl.constexpr, EARLY: tl.constexpr, OVERLAPPED: tl.constexpr,
 ):  # fmt: skip
     """x += sum over experts of input_e weight_e^T, and what the next norm needs of it.
 
@@ -134,6 +136,8 @@ def project_residual(
             value = tl.load(input_ptrs + place * (ROWS * K) + k, row_mask[None, :], 0.0)
             sums = dot(weight, value, sums)
     else:
+        if not EARLY:
+            wait_for_previous(OVERLAPPED)
         expert = split + ROUTED
         if ROUTED > 0:
             if split >= SHARED:
@@ -143,7 +147,7 @@ def project_residual(
                 expert = tl.load(expert_ptr + split)
         sums = rows_times_weight(
             input_ptr + split * K, weight_ptr + expert.to(tl.int64) * (N * K), rows, row_mask,
-            features, K, FEATURES, DEPTH, TILE_ROWS, DOT, STAGES, OVERLAPPED,
+            features, K, FEATURES, DEPTH, TILE_ROWS, DOT, STAGES, OVERLAPPED and EARLY,
         )  # fmt: skip
     at = rows[None, :] * N + features[:, None]
     mask = row_mask[None, :] & (features >= 0)[:, None]

@@ -59,7 +59,9 @@ class Step:
         self.sizes, self.weights, self.caches, self.rows = sizes, weights, caches, rows
         self.cosine, self.sine, self.prefill = cosine, sine, prefill
         count = self.count = rows.slots.shape[0]
-        tiles = self.tiles = tiles_of(count, prefill)
+        tiles = self.tiles = tiles_of(
+            count, prefill=prefill, routed=sizes.experts is not None
+        )
         width = sizes.expert_width
         self.qkv_tile = tiles.qkv.fitted(sizes.qkv_width, sizes.hidden, tiles.dot)
         self.out_tile = tiles.out.fitted(sizes.hidden, sizes.query_width, tiles.dot)
@@ -76,10 +78,11 @@ class Step:
         if not tiles.dot:  # a program then reads one expert, and one row chooses a fixed number
             self.out_tile = replace(self.out_tile, splits=1)
             self.down_tile = replace(self.down_tile, splits=sizes.shared_experts + chosen)
-        #: Hopper and later start a kernel while the one before it ends.
         device = caches.keys.device
-        overlapped = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
-        self.launch = {"OVERLAPPED": overlapped, "launch_pdl": overlapped}
+        #: Whether a kernel may start while the one before it ends: Hopper and later can.
+        self.can_overlap = (
+            device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+        )
         self._allocate()
 
     def _allocate(self) -> None:
@@ -128,7 +131,7 @@ class Step:
             self.x, self.down_squares, self.weights["norm"], caches.hidden, caches.positions,
             rows.slots, rows.positions, rows.count,
             HIDDEN=sizes.hidden, PADDED=padded, TILES=self.down_tiles, EPS=sizes.rms_eps,
-            LAST_ONLY=self.prefill, **self.launch,
+            LAST_ONLY=self.prefill, **self._launch("finish"),
         )  # fmt: skip
 
     def _layer(self, layer: int) -> None:
@@ -139,23 +142,29 @@ class Step:
         self.project_qkv(at)
         self.attend(layer)
         self.project_residual(
-            self.attended, self.weights[at + "out"], self.out_tile, self.out_squares,
+            "out", self.attended, self.weights[at + "out"], self.out_tile, self.out_squares,
             self.weights[at + "mlp_norm"], shared=1, routed=0,
         )  # fmt: skip
         self.gate_up(at)
         self.project_residual(
-            self.inner, self.weights[at + "down"], self.down_tile, self.down_squares, next_norm,
+            "down", self.inner, self.weights[at + "down"], self.down_tile, self.down_squares, next_norm,
             shared=self.sizes.shared_experts, routed=self.sizes.routed_experts,
         )  # fmt: skip
+
+    def _launch(self, kernel: str) -> dict[str, bool]:
+        overlapped = self.can_overlap and bool(self.tiles.overlapped)
+        return {
+            "OVERLAPPED": overlapped, "launch_pdl": overlapped and kernel in self.tiles.overlapped,
+        }  # fmt: skip
 
     def _row_tiles(self) -> int:
         return triton.cdiv(self.count, self.tiles.rows)
 
-    def _options(self, tile: Tile) -> dict[str, int | bool]:
+    def _options(self, tile: Tile, kernel: str) -> dict[str, int | bool]:
         return {
             "ROWS": self.count, "FEATURES": tile.features, "DEPTH": tile.depth,
             "TILE_ROWS": self.tiles.rows, "DOT": self.tiles.dot, "STAGES": tile.stages,
-            "num_warps": tile.warps, **self.launch,
+            "num_warps": tile.warps, "EARLY": tile.early, **self._launch(kernel),
         }  # fmt: skip
 
     def project_qkv(self, at: str) -> None:
@@ -165,7 +174,7 @@ class Step:
             self.scaled, self.down_squares, self.weights[at + "qkv"], bias, self.qkv,
             self.flag,
             K=sizes.hidden, N=sizes.qkv_width, TILES=self.down_tiles, EPS=sizes.rms_eps,
-            BIAS=sizes.qkv_bias, **self._options(tile),
+            BIAS=sizes.qkv_bias, **self._options(tile, "qkv"),
         )  # fmt: skip
 
     def attend(self, layer: int) -> None:
@@ -180,7 +189,7 @@ class Step:
         )  # fmt: skip
         if self.prefill:
             attention.append[(self.count, sizes.kv_heads)](
-                *common, **shape, num_warps=1, **self.launch
+                *common, **shape, num_warps=1, **self._launch("append")
             )
         queries = min(tiles.queries, self.count)
         group = triton.next_power_of_2(sizes.heads // sizes.kv_heads)
@@ -188,12 +197,12 @@ class Step:
             *common, self.parts, self.greatest, self.totals, self.counters, self.attended,
             **shape, GROUP=max(group, 16 // queries), QUERIES=queries, KEYS=tiles.keys,
             SPLITS=tiles.key_splits, APPENDED=self.prefill, ROWS=self.count,
-            num_warps=tiles.attention_warps, **self.launch,
+            num_warps=tiles.attention_warps, **self._launch("attend"),
         )  # fmt: skip
 
     def project_residual(
-        self, inputs: Tensor, weight: Tensor, tile: Tile, squares: Tensor, norm: Tensor, *,
-        shared: int, routed: int,
+        self, kernel: str, inputs: Tensor, weight: Tensor, tile: Tile, squares: Tensor,
+        norm: Tensor, *, shared: int, routed: int,
     ) -> None:  # fmt: skip
         hidden = self.sizes.hidden
         grid = (hidden // tile.features, tile.splits, self._row_tiles())
@@ -201,7 +210,7 @@ class Step:
             inputs, weight, self.expert, self.active, self.flag, self.partial, self.counters,
             self.x, self.scaled, squares, norm,
             K=inputs.shape[-1], N=hidden, SHARED=shared, ROUTED=routed, TILES=squares.shape[1],
-            SPLITS=tile.splits, **self._options(tile),
+            SPLITS=tile.splits, **self._options(tile, kernel),
         )  # fmt: skip
 
     def gate_up(self, at: str) -> None:
@@ -224,5 +233,5 @@ class Step:
             K=sizes.hidden, WIDTH=width, TILES=self.out_tiles, EPS=sizes.rms_eps,
             SHARED=sizes.shared_experts, ROUTED=routed, PADDED=padded, CHOSEN=experts_chosen,
             NORMALIZED=normalized, ROUTER_EXPERTS=_ROUTER_EXPERTS, ROUTER_DEPTH=depth,
-            **self._options(tile),
+            **self._options(tile, "gate_up"),
         )  # fmt: skip

@@ -1,7 +1,7 @@
 """Tiles of the kernels by the number of rows that a launch has: the one table of what was tuned.
 
-Measured on one H200 (benchmarks/results/talker-step-h200.json); on another GPU these are correct
-and perhaps not the fastest.
+Chosen by the time of a whole step on one H200 (benchmarks/results/talker-step-h200.json has what
+they give); on another GPU they are correct, and perhaps not the fastest.
 """
 
 from __future__ import annotations
@@ -13,15 +13,17 @@ from dataclasses import dataclass, replace
 class Tile:
     """One program makes `features` outputs, reading `depth` inputs of each at a time.
 
-    `splits` programs share the inputs of one output; `stages` loads are in flight; `warps` of 32
-    threads work together.
+    `stages` loads are in flight; `warps` of 32 threads work together; `splits` programs share the
+    inputs of one output. `early`: loads its weights before it waits for the kernel before it,
+    which pays where few programs fill the GPU.
     """
 
     features: int
     depth: int
     warps: int
-    stages: int
+    stages: int = 0
     splits: int = 1
+    early: bool = False
 
     def fitted(self, features: int, depth: int, dot: bool) -> Tile:
         """This tile for matrices that it does not divide: the largest powers of two that do.
@@ -41,7 +43,8 @@ class Tiles:
 
     `rows`: rows of a tile. `dot`: matrix units; otherwise one row is multiplied and summed.
     `queries`: rows of one slot that a program of attention takes together; `keys`: keys that it
-    reads at a time; `key_splits`: programs that share the keys of a row.
+    reads at a time; `key_splits`: programs that share the keys of a row. `overlapped`: the kernels
+    that start while the one before them ends, where the GPU can do that.
     """
 
     rows: int
@@ -50,40 +53,57 @@ class Tiles:
     out: Tile
     gate_up: Tile
     down: Tile
-    queries: int
-    keys: int
-    key_splits: int
+    queries: int = 1
+    keys: int = 128
+    key_splits: int = 4
     attention_warps: int = 4
+    overlapped: tuple[str, ...] = ()
 
 
 def _dividing(tile: int, whole: int) -> int:
     return min(tile, whole & -whole)
 
 
-_ONE = Tiles(
+ALL = ("append", "qkv", "attend", "out", "gate_up", "down", "finish")
+
+_EXPERTS_ONE = Tiles(
     rows=1, dot=False,
-    qkv=Tile(4, 2048, 4, 0), out=Tile(4, 2048, 4, 0),
-    gate_up=Tile(16, 2048, 4, 0), down=Tile(16, 2048, 8, 0),
-    queries=1, keys=128, key_splits=4,
+    qkv=Tile(4, 2048, 4), out=Tile(4, 2048, 4), gate_up=Tile(16, 2048, 4), down=Tile(8, 2048, 4),
 )  # fmt: skip
-_FEW = Tiles(
+_EXPERTS_FEW = Tiles(
     rows=16, dot=True,
-    qkv=Tile(16, 256, 4, 5), out=Tile(16, 256, 4, 5),
-    gate_up=Tile(64, 128, 4, 5), down=Tile(64, 128, 4, 5, splits=16),
-    queries=1, keys=64, key_splits=8,
+    qkv=Tile(64, 128, 4, 5), out=Tile(32, 256, 4, 5, splits=4),
+    gate_up=Tile(64, 64, 4, 6), down=Tile(64, 128, 4, 7, splits=6),
+)  # fmt: skip
+_EXPERTS_TWO = replace(_EXPERTS_FEW, gate_up=Tile(128, 64, 4, 6))
+_DENSE_ONE = Tiles(
+    rows=1, dot=False,
+    qkv=Tile(4, 1024, 4, early=True), out=Tile(4, 1024, 4, early=True),
+    gate_up=Tile(16, 1024, 4), down=Tile(64, 256, 8, early=True), overlapped=ALL,
+)  # fmt: skip
+_DENSE_FEW = Tiles(
+    rows=16, dot=True,
+    qkv=Tile(16, 128, 4, 5), out=Tile(32, 128, 4, 4, splits=2),
+    gate_up=Tile(64, 128, 4, 5), down=Tile(32, 128, 4, 6, splits=4), overlapped=ALL,
 )  # fmt: skip
 _CHUNK = Tiles(
     rows=64, dot=True,
     qkv=Tile(64, 64, 4, 4), out=Tile(64, 64, 4, 4),
-    gate_up=Tile(128, 64, 8, 4), down=Tile(128, 64, 8, 4, splits=8),
+    gate_up=Tile(128, 64, 8, 4), down=Tile(64, 64, 4, 5, splits=8),
     queries=16, keys=64, key_splits=1,
 )  # fmt: skip
 
 
-def tiles_of(rows: int, prefill: bool) -> Tiles:
-    """The tiles of a launch of `rows` rows: of as many slots, or with `prefill` of one slot."""
-    if not prefill and rows == 1:
-        return _ONE
-    if not prefill:
-        return _FEW
-    return _CHUNK
+def tiles_of(rows: int, *, prefill: bool, routed: bool) -> Tiles:
+    """The tiles of a launch of `rows` rows: of as many slots, or with `prefill` of one slot.
+
+    `routed`: of a talker with experts.
+    """
+    if prefill and rows >= _CHUNK.rows:
+        return _CHUNK
+    if prefill:
+        few = _EXPERTS_FEW if routed else _DENSE_FEW
+        return replace(few, queries=16, keys=64, key_splits=1)
+    if routed:
+        return {1: _EXPERTS_ONE, 2: _EXPERTS_TWO}.get(rows, _EXPERTS_FEW)
+    return _DENSE_ONE if rows == 1 else _DENSE_FEW
