@@ -88,9 +88,7 @@ def attend(
         cosine = tl.load(cosine_ptr + angle)
         sine = tl.load(sine_ptr + angle)
         base = qkv_ptr + row[:, None] * QKV + query_head[:, None] * HEAD_DIM
-        query = _rotated(
-            base + d[None, :], base + swapped[None, :], cosine, sine, valid[:, None]
-        )
+        query = _rotated(base + d[None, :], base + swapped[None, :], cosine, sine, valid[:, None])
         query = (query * SCALE).to(tl.bfloat16)
         greatest = tl.full([M], LOWEST, tl.float32)
         total = tl.zeros([M], tl.float32)

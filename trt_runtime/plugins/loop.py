@@ -70,9 +70,7 @@ class PluginLoop:
         )
         self._positions = [0] * slots  # the host's own account, so that it never has to ask
         tables = rotary_tables(sizes, cache_length, device)
-        ascending = torch.arange(
-            max(padded, *prefill_chunks, 1), dtype=torch.int32, device=device
-        )
+        ascending = torch.arange(max(padded, *prefill_chunks, 1), dtype=torch.int32, device=device)
         self._ascending = ascending
 
         def count() -> Tensor:

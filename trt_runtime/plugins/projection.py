@@ -73,7 +73,7 @@ def project_qkv(
     FEATURES: tl.constexpr, DEPTH: tl.constexpr, TILE_ROWS: tl.constexpr, DOT: tl.constexpr,
     STAGES: tl.constexpr, EARLY: tl.constexpr, OVERLAPPED: tl.constexpr,
 ):  # fmt: skip
-    """qkv (ROWS, N) float32 = norm(x) weight^T + bias. weight: (N, K). Grid: tiles of N, of rows."""
+    """qkv (ROWS, N) float32 = norm(x) weight^T + bias; weight: (N, K). Grid: tiles of N, rows."""
     tile = tl.program_id(0)
     features = tile * FEATURES + tl.arange(0, FEATURES)
     rows = tl.program_id(1) * TILE_ROWS + tl.arange(0, TILE_ROWS)

@@ -59,9 +59,7 @@ class Step:
         self.sizes, self.weights, self.caches, self.rows = sizes, weights, caches, rows
         self.cosine, self.sine, self.prefill = cosine, sine, prefill
         count = self.count = rows.slots.shape[0]
-        tiles = self.tiles = tiles_of(
-            count, prefill=prefill, routed=sizes.experts is not None
-        )
+        tiles = self.tiles = tiles_of(count, prefill=prefill, routed=sizes.experts is not None)
         width = sizes.expert_width
         self.qkv_tile = tiles.qkv.fitted(sizes.qkv_width, sizes.hidden, tiles.dot)
         self.out_tile = tiles.out.fitted(sizes.hidden, sizes.query_width, tiles.dot)
@@ -81,7 +79,7 @@ class Step:
         device = caches.keys.device
         #: Whether a kernel may start while the one before it ends: Hopper and later can.
         self.can_overlap = (
-            device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+            device.type == "cuda" and torch.cuda.get_device_properties(device).major >= 9
         )
         self._allocate()
 
@@ -147,8 +145,8 @@ class Step:
         )  # fmt: skip
         self.gate_up(at)
         self.project_residual(
-            "down", self.inner, self.weights[at + "down"], self.down_tile, self.down_squares, next_norm,
-            shared=self.sizes.shared_experts, routed=self.sizes.routed_experts,
+            "down", self.inner, self.weights[at + "down"], self.down_tile, self.down_squares,
+            next_norm, shared=self.sizes.shared_experts, routed=self.sizes.routed_experts,
         )  # fmt: skip
 
     def _launch(self, kernel: str) -> dict[str, bool]:
