@@ -116,37 +116,51 @@ class Step:
 
     def enqueue(self) -> None:
         """Launches all kernels on the current stream. The host waits for nothing."""
-        sizes, rows, caches = self.sizes, self.rows, self.caches
-        padded = triton.next_power_of_2(sizes.hidden)
+        self.begin()
+        for layer in range(self.sizes.layers):
+            self.layer(layer)
+        self.finish()
+
+    def layer(self, layer: int) -> None:
+        for kernel in ("qkv", "attend", "out", "gate_up", "down"):
+            self.one(layer, kernel)
+
+    def one(self, layer: int, kernel: str) -> None:
+        """Launches one kernel of a layer, by its name."""
+        sizes, at, after = self.sizes, f"layers.{layer}.", f"layers.{layer + 1}."
+        if kernel == "qkv":
+            self._project_qkv(at)
+        elif kernel == "attend":
+            self._attend(layer)
+        elif kernel == "out":
+            self._project_residual(
+                "out", self.attended, self.weights[at + "out"], self.out_tile, self.out_squares,
+                self.weights[at + "mlp_norm"], shared=1, routed=0,
+            )  # fmt: skip
+        elif kernel == "gate_up":
+            self._gate_up(at)
+        else:
+            following = layer + 1 < sizes.layers
+            self._project_residual(
+                "down", self.inner, self.weights[at + "down"], self.down_tile, self.down_squares,
+                self.weights[f"{after}attention_norm" if following else "norm"],
+                shared=sizes.shared_experts, routed=sizes.routed_experts,
+            )  # fmt: skip
+
+    def begin(self) -> None:
         projection.begin[(self.count,)](
-            rows.inputs, self.x, self.scaled, self.down_squares,
-            self.weights["layers.0.attention_norm"],
-            HIDDEN=sizes.hidden, PADDED=padded, TILES=self.down_tiles,
-        )  # fmt: skip
-        for layer in range(sizes.layers):
-            self._layer(layer)
-        projection.finish[(self.count,)](
-            self.x, self.down_squares, self.weights["norm"], caches.hidden, caches.positions,
-            rows.slots, rows.positions, rows.count,
-            HIDDEN=sizes.hidden, PADDED=padded, TILES=self.down_tiles, EPS=sizes.rms_eps,
-            LAST_ONLY=self.prefill, **self._launch("finish"),
+            self.rows.inputs, self.x, self.scaled, self.down_squares,
+            self.weights["layers.0.attention_norm"], HIDDEN=self.sizes.hidden,
+            PADDED=triton.next_power_of_2(self.sizes.hidden), TILES=self.down_tiles,
         )  # fmt: skip
 
-    def _layer(self, layer: int) -> None:
-        at = f"layers.{layer}."
-        after = f"layers.{layer + 1}."
-        following = layer + 1 < self.sizes.layers
-        next_norm = self.weights[f"{after}attention_norm" if following else "norm"]
-        self.project_qkv(at)
-        self.attend(layer)
-        self.project_residual(
-            "out", self.attended, self.weights[at + "out"], self.out_tile, self.out_squares,
-            self.weights[at + "mlp_norm"], shared=1, routed=0,
-        )  # fmt: skip
-        self.gate_up(at)
-        self.project_residual(
-            "down", self.inner, self.weights[at + "down"], self.down_tile, self.down_squares,
-            next_norm, shared=self.sizes.shared_experts, routed=self.sizes.routed_experts,
+    def finish(self) -> None:
+        sizes, rows, caches = self.sizes, self.rows, self.caches
+        projection.finish[(self.count,)](
+            self.x, self.down_squares, self.weights["norm"], caches.hidden, caches.positions,
+            rows.slots, rows.positions, rows.count, HIDDEN=sizes.hidden,
+            PADDED=triton.next_power_of_2(sizes.hidden), TILES=self.down_tiles, EPS=sizes.rms_eps,
+            LAST_ONLY=self.prefill, **self._launch("finish"),
         )  # fmt: skip
 
     def _launch(self, kernel: str) -> dict[str, bool]:
@@ -165,7 +179,7 @@ class Step:
             "num_warps": tile.warps, "EARLY": tile.early, **self._launch(kernel),
         }  # fmt: skip
 
-    def project_qkv(self, at: str) -> None:
+    def _project_qkv(self, at: str) -> None:
         sizes, tile = self.sizes, self.qkv_tile
         bias = self.weights[at + "qkv_bias"] if sizes.qkv_bias else self.qkv
         projection.project_qkv[(sizes.qkv_width // tile.features, self._row_tiles())](
@@ -175,7 +189,7 @@ class Step:
             BIAS=sizes.qkv_bias, **self._options(tile, "qkv"),
         )  # fmt: skip
 
-    def attend(self, layer: int) -> None:
+    def _attend(self, layer: int) -> None:
         sizes, rows, tiles = self.sizes, self.rows, self.tiles
         keys, values = self.caches.keys[layer], self.caches.values[layer]
         shape = {
@@ -198,7 +212,7 @@ class Step:
             num_warps=tiles.attention_warps, **self._launch("attend"),
         )  # fmt: skip
 
-    def project_residual(
+    def _project_residual(
         self, kernel: str, inputs: Tensor, weight: Tensor, tile: Tile, squares: Tensor,
         norm: Tensor, *, shared: int, routed: int,
     ) -> None:  # fmt: skip
@@ -211,7 +225,7 @@ class Step:
             SPLITS=tile.splits, **self._options(tile, kernel),
         )  # fmt: skip
 
-    def gate_up(self, at: str) -> None:
+    def _gate_up(self, at: str) -> None:
         sizes, tile = self.sizes, self.gate_up_tile
         width, routed = sizes.expert_width, sizes.routed_experts
         padded = triton.next_power_of_2(max(routed, _ROUTER_EXPERTS))
