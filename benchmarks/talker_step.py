@@ -57,7 +57,7 @@ PEERS: dict[str, dict[int, list[tuple[str, bool, bool]]]] = {
 def milliseconds(
     run: Callable[[], object], runs: int = RUNS, prepare: Callable[[], None] | None = None
 ) -> list[float]:
-    """GPU time of each of `runs` calls after a warm-up; `prepare`, where given, goes before each."""
+    """GPU time of each of `runs` calls after a warm-up; `prepare` goes before each."""
     found = []
     for number in range(WARM_UP + runs):
         if prepare is not None:
