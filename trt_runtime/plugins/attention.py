@@ -27,7 +27,8 @@ def _rotated(ptrs, swapped_ptrs, cosine, sine, mask):
 @triton.jit
 def append(
     qkv_ptr, cosine_ptr, sine_ptr, key_ptr, value_ptr, row_slot_ptr, row_position_ptr, count_ptr,
-    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, CACHE: tl.constexpr,
+    cache_length,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr,
     OVERLAPPED: tl.constexpr,
 ):  # fmt: skip
     """Keys and values of rows below `count` into the caches. Grid: rows, KV heads."""
@@ -42,7 +43,7 @@ def append(
         cosine = tl.load(cosine_ptr + position * HEAD_DIM + d)
         sine = tl.load(sine_ptr + position * HEAD_DIM + d)
         key = qkv_ptr + row * ((HEADS + 2 * KV_HEADS) * HEAD_DIM) + (HEADS + head) * HEAD_DIM
-        at = ((slot * KV_HEADS + head) * CACHE + position) * HEAD_DIM + d
+        at = ((slot * KV_HEADS + head) * cache_length + position) * HEAD_DIM + d
         rotated = _rotated(key + d, key + swapped, cosine, sine, d >= 0)
         tl.store(key_ptr + at, rotated.to(tl.bfloat16))
         tl.store(value_ptr + at, tl.load(key + KV_HEADS * HEAD_DIM + d).to(tl.bfloat16))
@@ -51,18 +52,18 @@ def append(
 @triton.jit
 def attend(
     qkv_ptr, cosine_ptr, sine_ptr, key_ptr, value_ptr, row_slot_ptr, row_position_ptr, count_ptr,
-    partial_ptr, greatest_ptr, total_ptr, counter_ptr, attended_ptr,
-    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, CACHE: tl.constexpr,
+    cache_length, partial_ptr, greatest_ptr, total_ptr, counter_ptr, attended_ptr,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr,
     GROUP: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, SPLITS: tl.constexpr,
     APPENDED: tl.constexpr, ROWS: tl.constexpr, OVERLAPPED: tl.constexpr,
 ):  # fmt: skip
     """attended (rows, HEADS * HEAD_DIM) bfloat16. Grid: parts of the keys, KV heads, tiles of rows.
 
     qkv: (rows, (HEADS + 2 KV_HEADS) * HEAD_DIM) float32, not rotated; caches: (slots, KV_HEADS,
-    CACHE, HEAD_DIM) bfloat16; cosine, sine: (CACHE, HEAD_DIM) float32, the sine with the signs of
-    the rotation. QUERIES rows of a program are of one slot, at positions one after the other.
-    Without APPENDED there is one row, whose key and value this kernel also writes. GROUP: query
-    heads of a KV head, padded so that QUERIES * GROUP is a tile of the matrix units.
+    cache_length, HEAD_DIM) bfloat16; cosine, sine: (cache_length, HEAD_DIM) float32, the sine with
+    the signs of the rotation. QUERIES rows of a program are of one slot, at positions one after the
+    other. Without APPENDED there is one row, whose key and value this kernel also writes. GROUP:
+    query heads of a KV head, padded so that QUERIES * GROUP is a tile of the matrix units.
     """
     split = tl.program_id(0)
     head = tl.program_id(1)
@@ -83,8 +84,8 @@ def attend(
         slot = tl.load(row_slot_ptr + first_row).to(tl.int64)
         start = tl.load(row_position_ptr + first_row)
         position = start + m // GROUP
-        cache = (slot * KV_HEADS + head) * CACHE * HEAD_DIM
-        angle = tl.minimum(position, CACHE - 1)[:, None] * HEAD_DIM + d[None, :]
+        cache = (slot * KV_HEADS + head) * cache_length * HEAD_DIM
+        angle = tl.minimum(position, cache_length - 1)[:, None] * HEAD_DIM + d[None, :]
         cosine = tl.load(cosine_ptr + angle)
         sine = tl.load(sine_ptr + angle)
         base = qkv_ptr + row[:, None] * QKV + query_head[:, None] * HEAD_DIM

@@ -14,6 +14,7 @@ import triton
 from torch import Tensor
 
 from trt_runtime.plugins import attention, experts, projection
+from trt_runtime.plugins.groups import Groups
 from trt_runtime.plugins.sizes import TalkerSizes
 from trt_runtime.plugins.tiles import Tile, tiles_of
 
@@ -104,8 +105,16 @@ class Step:
         self.parts = floats(self.tiles.key_splits, count, sizes.query_width)
         self.greatest = floats(self.tiles.key_splits, count, sizes.heads)
         self.totals = floats(self.tiles.key_splits, count, sizes.heads)
-        self.inner = halves(sizes.shared_experts + self.most_active, count, sizes.expert_width)
+        in_use = 0 if self.tiles.group_rows else sizes.shared_experts + self.most_active
+        self.inner = halves(in_use, count, sizes.expert_width)
         self.partial = floats(splits, count, sizes.hidden)
+        #: A prefill's experts, where rows are sorted by expert.
+        self.groups: Groups | None = None
+        if self.tiles.group_rows:
+            self.groups = Groups(
+                sizes, self.weights, self.rows.count, self.tiles, self.x, self.scaled,
+                self.out_squares, self.down_squares,
+            )  # fmt: skip
         self.counters = whole(max(count * sizes.kv_heads, sizes.hidden * count, 1))
         routed = max(sizes.routed_experts, 1)
         self.logits, self.shares = floats(count, routed), floats(routed, count)
@@ -122,12 +131,21 @@ class Step:
         self.finish()
 
     def layer(self, layer: int) -> None:
-        for kernel in ("qkv", "attend", "out", "gate_up", "down"):
+        for kernel in ("qkv", "attend", "out"):
             self.one(layer, kernel)
+        if self.groups is not None:
+            self.groups.enqueue(layer, self._norm_after(layer))
+            return
+        for kernel in ("gate_up", "down"):
+            self.one(layer, kernel)
+
+    def _norm_after(self, layer: int) -> Tensor:
+        following = layer + 1 < self.sizes.layers
+        return self.weights[f"layers.{layer + 1}.attention_norm" if following else "norm"]
 
     def one(self, layer: int, kernel: str) -> None:
         """Launches one kernel of a layer, by its name."""
-        sizes, at, after = self.sizes, f"layers.{layer}.", f"layers.{layer + 1}."
+        sizes, at = self.sizes, f"layers.{layer}."
         if kernel == "qkv":
             self._project_qkv(at)
         elif kernel == "attend":
@@ -140,10 +158,9 @@ class Step:
         elif kernel == "gate_up":
             self._gate_up(at)
         else:
-            following = layer + 1 < sizes.layers
             self._project_residual(
                 "down", self.inner, self.weights[at + "down"], self.down_tile, self.down_squares,
-                self.weights[f"{after}attention_norm" if following else "norm"],
+                self._norm_after(layer),
                 shared=sizes.shared_experts, routed=sizes.routed_experts,
             )  # fmt: skip
 
@@ -194,10 +211,10 @@ class Step:
         keys, values = self.caches.keys[layer], self.caches.values[layer]
         shape = {
             "HEADS": sizes.heads, "KV_HEADS": sizes.kv_heads, "HEAD_DIM": sizes.head_dim,
-            "CACHE": keys.shape[2],
         }  # fmt: skip
         common = (
             self.qkv, self.cosine, self.sine, keys, values, rows.slots, rows.positions, rows.count,
+            keys.shape[2],
         )  # fmt: skip
         if self.prefill:
             attention.append[(self.count, sizes.kv_heads)](

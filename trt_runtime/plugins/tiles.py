@@ -44,7 +44,8 @@ class Tiles:
     `rows`: rows of a tile. `dot`: matrix units; otherwise one row is multiplied and summed.
     `queries`: rows of one slot that a program of attention takes together; `keys`: keys that it
     reads at a time; `key_splits`: programs that share the keys of a row. `overlapped`: the kernels
-    that start while the one before them ends, where the GPU can do that.
+    that start while the one before them ends, where the GPU can do that. `group_rows`: rows of a
+    tile where rows are sorted by expert, 0 where every expert in use takes all rows.
     """
 
     rows: int
@@ -58,6 +59,7 @@ class Tiles:
     key_splits: int = 4
     attention_warps: int = 4
     overlapped: tuple[str, ...] = ()
+    group_rows: int = 0
 
 
 def _dividing(tile: int, whole: int) -> int:
@@ -65,17 +67,26 @@ def _dividing(tile: int, whole: int) -> int:
 
 
 ALL = ("append", "qkv", "attend", "out", "gate_up", "down", "finish")
+#: With experts their products fill the memory; a kernel that starts under them only disturbs.
+AROUND_EXPERTS = ("append", "qkv", "attend", "out")
 
 _EXPERTS_ONE = Tiles(
     rows=1, dot=False,
-    qkv=Tile(4, 2048, 4), out=Tile(4, 2048, 4), gate_up=Tile(16, 2048, 4), down=Tile(8, 2048, 4),
+    qkv=Tile(8, 2048, 4, early=True), out=Tile(4, 2048, 4, early=True),
+    gate_up=Tile(16, 2048, 4), down=Tile(4, 2048, 2), overlapped=(*AROUND_EXPERTS, "down"),
 )  # fmt: skip
 _EXPERTS_FEW = Tiles(
     rows=16, dot=True,
     qkv=Tile(64, 128, 4, 5), out=Tile(32, 256, 4, 5, splits=4),
-    gate_up=Tile(64, 64, 4, 6), down=Tile(64, 128, 4, 7, splits=6),
+    gate_up=Tile(64, 64, 4, 6), down=Tile(64, 128, 4, 7, splits=6), overlapped=AROUND_EXPERTS,
 )  # fmt: skip
 _EXPERTS_TWO = replace(_EXPERTS_FEW, gate_up=Tile(128, 64, 4, 6))
+_EXPERTS_CHUNK = Tiles(
+    rows=64, dot=True,
+    qkv=Tile(64, 64, 4, 4), out=Tile(64, 64, 4, 4),
+    gate_up=Tile(128, 64, 4, 4), down=Tile(128, 64, 4, 4),
+    queries=16, keys=64, key_splits=1, group_rows=64,
+)  # fmt: skip
 _DENSE_ONE = Tiles(
     rows=1, dot=False,
     qkv=Tile(4, 1024, 4, early=True), out=Tile(4, 1024, 4, early=True),
@@ -83,14 +94,15 @@ _DENSE_ONE = Tiles(
 )  # fmt: skip
 _DENSE_FEW = Tiles(
     rows=16, dot=True,
-    qkv=Tile(16, 128, 4, 5), out=Tile(32, 128, 4, 4, splits=2),
-    gate_up=Tile(64, 128, 4, 5), down=Tile(32, 128, 4, 6, splits=4), overlapped=ALL,
+    qkv=Tile(16, 128, 2, 6), out=Tile(32, 128, 4, 4, splits=2),
+    gate_up=Tile(64, 128, 4, 5), down=Tile(64, 128, 4, 6, splits=4), attention_warps=8,
+    overlapped=ALL,
 )  # fmt: skip
-_CHUNK = Tiles(
+_DENSE_CHUNK = Tiles(
     rows=64, dot=True,
-    qkv=Tile(64, 64, 4, 4), out=Tile(64, 64, 4, 4),
-    gate_up=Tile(128, 64, 8, 4), down=Tile(64, 64, 4, 5, splits=8),
-    queries=16, keys=64, key_splits=1,
+    qkv=Tile(16, 128, 4, 5), out=Tile(16, 128, 4, 5),
+    gate_up=Tile(64, 64, 4, 5), down=Tile(64, 64, 4, 5, splits=8),
+    queries=16, keys=64, key_splits=1, overlapped=ALL,
 )  # fmt: skip
 
 
@@ -99,11 +111,12 @@ def tiles_of(rows: int, *, prefill: bool, routed: bool) -> Tiles:
 
     `routed`: of a talker with experts.
     """
-    if prefill and rows >= _CHUNK.rows:
-        return _CHUNK
+    if prefill and rows >= 64:
+        chunk = _EXPERTS_CHUNK if routed else _DENSE_CHUNK
+        return replace(chunk, group_rows=16) if routed and rows == 64 else chunk
     if prefill:
         few = _EXPERTS_FEW if routed else _DENSE_FEW
-        return replace(few, queries=16, keys=64, key_splits=1)
+        return replace(few, queries=16, keys=64, key_splits=1, attention_warps=4)
     if routed:
         return {1: _EXPERTS_ONE, 2: _EXPERTS_TWO}.get(rows, _EXPERTS_FEW)
     return _DENSE_ONE if rows == 1 else _DENSE_FEW
