@@ -4,7 +4,8 @@ bfloat16 throughout, norms and softmax of the router in float32, queries, keys a
 product, scaled_dot_product_attention over a cache of exactly the context's length. Experts in
 three forms: `gather` reads the weights of each row's choice (compiled: fused into the product, as
 gpt-fast does), `grouped` sorts the choices and calls torch's grouped matrix product, `all` runs
-every expert on every row.
+every expert on every row. Each is run in one of MODES; `tuned` is compiled with Inductor's
+coordinate descent, which gpt-fast turns on for products with few rows.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from trt_runtime.plugins.loop import rotary_tables
 from trt_runtime.plugins.sizes import TalkerSizes
 
 FORMS = ("gather", "grouped", "all")
+#: As Python calls it, captured as a CUDA graph, compiled layer by layer and captured, tuned too.
+MODES = ("eager", "graph", "compiled", "tuned")
 
 
 def _norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -97,7 +100,7 @@ class Peer:
 
     def __init__(
         self, sizes: TalkerSizes, weights: Mapping[str, Tensor], shared: Mapping[str, Tensor],
-        inputs: Tensor, context: int, *, form: str, compiled: bool, captured: bool,
+        inputs: Tensor, context: int, *, form: str, mode: str,
     ) -> None:  # fmt: skip
         """shared: of each layer the down projection of all shared experts, side by side."""
         rows, device = inputs.shape[0], inputs.device
@@ -109,7 +112,10 @@ class Peer:
         def layer(x: Tensor, *arguments: Tensor | None) -> Tensor:
             return _layer(sizes, form, x, *arguments)  # type: ignore[arg-type]
 
-        one = torch.compile(layer, dynamic=False) if compiled else layer
+        one: Callable[..., Tensor] = layer
+        if mode in ("compiled", "tuned"):
+            options = {"coordinate_descent_tuning": mode == "tuned"}
+            one = torch.compile(layer, dynamic=False, options=options)
 
         def step() -> Tensor:
             x = inputs.bfloat16()
@@ -128,7 +134,7 @@ class Peer:
 
         self.run: Callable[[], object] = step
         self.hidden = step()
-        if captured:
+        if mode != "eager":
             step()
             torch.cuda.synchronize()
             graph = torch.cuda.CUDAGraph()

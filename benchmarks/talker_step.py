@@ -36,20 +36,19 @@ MODELS = {"experts": EXPERTS, "dense": DENSE}
 SLOTS = (1, 2, 4, 8, 16)
 PROMPTS = (16, 64, 256, 500)
 WARM_UP, RUNS = 5, 50
-#: Slots → (form, compiled, captured) of each peer. Without experts the form says nothing.
-PEERS: dict[str, dict[int, list[tuple[str, bool, bool]]]] = {
+#: Slots → (form, mode) of each peer. Without experts the form says nothing.
+PEERS: dict[str, dict[int, list[tuple[str, str]]]] = {
     "experts": {
-        1: [("gather", False, False), ("gather", False, True), ("gather", True, True),
-            ("grouped", False, True), ("grouped", True, True), ("all", True, True)],
-        2: [("gather", True, True), ("grouped", True, True)],
-        4: [("gather", True, True), ("grouped", True, True), ("all", False, True)],
-        8: [("grouped", False, False), ("grouped", False, True), ("gather", True, True),
-            ("grouped", True, True), ("all", False, True), ("all", True, True)],
-        16: [("grouped", True, True), ("all", False, True), ("all", True, True)],
+        1: [("gather", "eager"), ("gather", "graph"), ("gather", "compiled"), ("gather", "tuned"),
+            ("grouped", "graph"), ("grouped", "compiled")],
+        2: [("gather", "compiled"), ("grouped", "compiled")],
+        4: [("gather", "compiled"), ("grouped", "compiled"), ("all", "graph")],
+        8: [("grouped", "eager"), ("grouped", "graph"), ("grouped", "compiled"),
+            ("gather", "compiled"), ("gather", "tuned"), ("all", "graph"), ("all", "compiled")],
+        16: [("grouped", "compiled"), ("all", "graph"), ("all", "compiled")],
     },
     "dense": {
-        1: [("", False, False), ("", False, True), ("", True, True)],
-        8: [("", False, False), ("", False, True), ("", True, True)],
+        rows: [("", mode) for mode in ("eager", "graph", "compiled", "tuned")] for rows in (1, 8)
     },
 }  # fmt: skip
 
@@ -106,16 +105,22 @@ def bytes_read(sizes: TalkerSizes, rows: int, context: int, in_use: Sequence[int
 def of_kernels(step: Step) -> dict[str, float]:
     """Microseconds a layer of each kernel, from graphs that hold one kind alone.
 
-    gate_up has to follow what resets the router's flag, and is the difference of two graphs.
+    gate_up has to follow what resets the router's flag, and is the difference of two graphs. The
+    order matters: down waits for the flag that gate_up leaves. Overlaps are lost here.
     """
+
+    def run(*names: str) -> None:
+        step.begin()
+        for layer in range(step.sizes.layers):
+            for name in names:
+                step.one(layer, name)
 
     def graph(*names: str) -> float:
         captured = torch.cuda.CUDAGraph()
-        run = lambda: [step.one(layer, n) for layer in range(step.sizes.layers) for n in names]  # noqa: E731
-        run()
+        run(*names)
         torch.cuda.synchronize()
         with torch.cuda.graph(captured):
-            run()
+            run(*names)
         return 1000 * statistics.median(milliseconds(captured.replay, 20)) / step.sizes.layers
 
     qkv = graph("qkv")
@@ -127,7 +132,7 @@ def of_kernels(step: Step) -> dict[str, float]:
 
 def steps(
     name: str, sizes: TalkerSizes, weights: Mapping[str, Tensor], context: int, rate: float
-) -> list[dict[str, Any]]:
+) -> dict[str, Any]:
     """Of each number of slots: the loop's time, the floor, the peers' times."""
     loop = PluginLoop(sizes, weights, slots=max(SLOTS), cache_length=2 * context)
     generator = torch.Generator("cuda").manual_seed(2)
@@ -164,17 +169,13 @@ def steps(
         }  # fmt: skip
         peers: dict[str, Any] = {}
         inputs = torch.randn((rows, sizes.hidden), generator=generator, device="cuda")
-        for form, compiled, captured in PEERS[name].get(rows, []):
-            words = [form, "compiled" * compiled, "CUDA graph" if captured else "eager"]
-            label = ", ".join(filter(None, words))
+        for form, mode in PEERS[name].get(rows, []):
+            label = ", ".join(filter(None, (form, mode)))
             start = time.perf_counter()
             try:
                 torch._dynamo.reset()
-                peer = Peer(
-                    sizes, weights, shared, inputs, context,
-                    form=form, compiled=compiled, captured=captured,
-                )  # fmt: skip
-                peers[label] = spread(milliseconds(peer.run, 20 if captured else 5))
+                peer = Peer(sizes, weights, shared, inputs, context, form=form, mode=mode)
+                peers[label] = spread(milliseconds(peer.run, 5 if mode == "eager" else 20))
                 del peer
             except Exception as error:  # one peer that fails leaves the others
                 peers[label] = {"error": f"{type(error).__name__}: {error}"[:300]}
@@ -190,7 +191,7 @@ def steps(
         found.append(result)
         print(name, {k: v for k, v in result.items() if k != "peers"}, flush=True)
     print(name, "prefill", prefills, flush=True)
-    return [{"steps": found, "prefill_milliseconds": prefills}]
+    return {"steps": found, "prefill_milliseconds": prefills}
 
 
 def parity(sizes: TalkerSizes, weights: Mapping[str, Tensor]) -> list[dict[str, Any]]:
@@ -257,6 +258,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--context", type=int, default=512)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--commit", help="what is measured, where git cannot tell: a copy")
     parser.add_argument("--out", type=Path, metavar="FILE", help="JSON to write")
     options = parser.parse_args(arguments)
 
@@ -272,12 +274,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sizes = MODELS[name]
             weights = dict(random_weights(sizes, 0, "cuda"))
             checked = parity(sizes, weights)
-            measured = steps(name, sizes, weights, options.context, rate)[0]
+            measured = steps(name, sizes, weights, options.context, rate)
             result["models"][name] = {"parity": checked, **measured}
             del weights
             gc.collect()
             torch.cuda.empty_cache()
             now = {"gpu": gpu(), **provenance("torch", "triton", "numpy")}
+            now["commit"] = options.commit or now["commit"]
             write_result(options.out, {**result, **now}, printed=False)
         return 0
 

@@ -84,8 +84,13 @@ _EXPERTS_TWO = replace(_EXPERTS_FEW, gate_up=Tile(128, 64, 4, 6))
 _EXPERTS_CHUNK = Tiles(
     rows=64, dot=True,
     qkv=Tile(64, 64, 4, 4), out=Tile(64, 64, 4, 4),
-    gate_up=Tile(128, 64, 4, 4), down=Tile(128, 64, 4, 4),
+    gate_up=Tile(128, 64, 4, 4), down=Tile(128, 64, 8, 4),
     queries=16, keys=64, key_splits=1, group_rows=64,
+)  # fmt: skip
+_EXPERTS_SHORT_CHUNK = replace(
+    _EXPERTS_CHUNK,
+    qkv=Tile(32, 128, 4, 4), out=Tile(64, 128, 4, 4, splits=2),
+    gate_up=Tile(64, 64, 4, 5), down=Tile(64, 64, 4, 5), group_rows=32,
 )  # fmt: skip
 _DENSE_ONE = Tiles(
     rows=1, dot=False,
@@ -112,8 +117,9 @@ def tiles_of(rows: int, *, prefill: bool, routed: bool) -> Tiles:
     `routed`: of a talker with experts.
     """
     if prefill and rows >= 64:
-        chunk = _EXPERTS_CHUNK if routed else _DENSE_CHUNK
-        return replace(chunk, group_rows=16) if routed and rows == 64 else chunk
+        if not routed:
+            return _DENSE_CHUNK
+        return _EXPERTS_CHUNK if rows > 64 else _EXPERTS_SHORT_CHUNK
     if prefill:
         few = _EXPERTS_FEW if routed else _DENSE_FEW
         return replace(few, queries=16, keys=64, key_splits=1, attention_warps=4)
