@@ -68,21 +68,15 @@ def reference(
     mask = torch.ones(length, length, dtype=torch.bool, device=x.device).tril()
     choices = []
 
-    def norm(value: Tensor, weight: Tensor) -> Tensor:
-        return value / (value.square().mean(-1, keepdim=True) + sizes.rms_eps).sqrt() * weight
-
     def rotate(value: Tensor) -> Tensor:
         first, second = value.chunk(2, -1)
         return value * cosine + torch.cat((-second, first), -1) * sine
 
-    def expert(normed: Tensor, number: int, at: str) -> Tensor:
-        both = normed @ weights[at + "gate_up"][number].float().T
-        gate, up = both[:, 0::2], both[:, 1::2]
-        return (gate * torch.sigmoid(gate) * up) @ weights[at + "down"][number].float().T
-
     for layer in range(sizes.layers):
         at = f"layers.{layer}."
-        qkv = norm(x, weights[at + "attention_norm"]) @ weights[at + "qkv"].float().T
+        qkv = (
+            _norm(x, weights[at + "attention_norm"], sizes.rms_eps) @ weights[at + "qkv"].float().T
+        )
         if sizes.qkv_bias:
             qkv = qkv + weights[at + "qkv_bias"]
         heads = qkv.view(length, -1, sizes.head_dim).transpose(0, 1)
@@ -93,17 +87,35 @@ def reference(
         attended = scores @ value.repeat_interleave(group, 0)
         attended = attended.transpose(0, 1).reshape(length, -1)
         x = x + attended @ weights[at + "out"].float().T
-        normed = norm(x, weights[at + "mlp_norm"])
-        routed = sizes.routed_experts
-        y = sum(expert(normed, routed + place, at) for place in range(sizes.shared_experts))
-        if sizes.experts is not None:
-            logits = normed @ weights[at + "router"].float().T
-            shares, chosen = logits.softmax(-1).topk(sizes.experts.chosen, -1)
-            if sizes.experts.normalized:
-                shares = shares / shares.sum(-1, keepdim=True)
-            choices.append(chosen.sort(-1).values)
-            for number in chosen.unique().tolist():
-                row, place = torch.where(chosen == number)
-                y[row] += expert(normed[row], number, at) * shares[row, place].unsqueeze(-1)
-        x = x + y
-    return norm(x, weights["norm"]), choices
+        x, chosen = feed_forward(sizes, weights, at, x)
+        if chosen is not None:
+            choices.append(chosen)
+    return _norm(x, weights["norm"], sizes.rms_eps), choices
+
+
+def feed_forward(
+    sizes: TalkerSizes, weights: Mapping[str, Tensor], at: str, x: Tensor
+) -> tuple[Tensor, Tensor | None]:
+    """A layer's second half. x: (T, hidden) float32 -> the same, and the experts chosen."""
+    normed = _norm(x, weights[at + "mlp_norm"], sizes.rms_eps)
+
+    def expert(rows: Tensor, number: int) -> Tensor:
+        both = rows @ weights[at + "gate_up"][number].float().T
+        gate, up = both[:, 0::2], both[:, 1::2]
+        return (gate * torch.sigmoid(gate) * up) @ weights[at + "down"][number].float().T
+
+    y = sum(expert(normed, sizes.routed_experts + place) for place in range(sizes.shared_experts))
+    if sizes.experts is None:
+        return x + y, None
+    logits = normed @ weights[at + "router"].float().T
+    shares, chosen = logits.softmax(-1).topk(sizes.experts.chosen, -1)
+    if sizes.experts.normalized:
+        shares = shares / shares.sum(-1, keepdim=True)
+    for number in chosen.unique().tolist():
+        row, place = torch.where(chosen == number)
+        y[row] += expert(normed[row], number) * shares[row, place].unsqueeze(-1)
+    return x + y, chosen.sort(-1).values
+
+
+def _norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return x / (x.square().mean(-1, keepdim=True) + eps).sqrt() * weight

@@ -212,6 +212,12 @@ def parity(sizes: TalkerSizes, weights: Mapping[str, Tensor]) -> list[dict[str, 
         loop._count.fill_(8)
         loop._counted = 8
         same = total = 0
+        of_prefill: list[float] = []
+        if sizes.experts is not None:  # the last layer's choices of the last chunk, of slot 7
+            groups = loop._prefill[64][1]._step.groups
+            for ours, theirs in zip(groups.chosen[:6], expected[7][1][-1][64:70], strict=True):
+                common = set(ours.tolist()) & set(theirs.tolist())
+                of_prefill.append(len(common) / sizes.experts.chosen)
         step.begin()
         for layer in range(layers):
             step.layer(layer)
@@ -234,6 +240,7 @@ def parity(sizes: TalkerSizes, weights: Mapping[str, Tensor]) -> list[dict[str, 
         result["relative_error"] = {kind: spread(values) for kind, values in errors.items()}
         if total:
             result["expert_agreement"] = same / total
+            result["expert_agreement_of_prefill"] = statistics.mean(of_prefill)
         found.append(result)
         print("parity", result, flush=True)
     return found

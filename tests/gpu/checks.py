@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from benchmarks.talker_reference import random_weights, reference
+from benchmarks.talker_reference import feed_forward, random_weights, reference
+from trt_runtime.plugins.groups import Groups
 from trt_runtime.plugins.loop import PluginLoop
 from trt_runtime.plugins.sizes import TalkerSizes
+from trt_runtime.plugins.tiles import Tile, tiles_of
 
 #: Weights, caches and the inputs of products are bfloat16 here and float32 in the reference.
 TOLERANCE = 0.02
@@ -66,10 +68,12 @@ def follow(loop: PluginLoop, slot: int, x: Tensor, prompt: int) -> list[Tensor]:
     return found
 
 
-def prefill_and_decode_are_the_reference(talker: Talker, prompt: int, steps: int) -> None:
+def prefill_and_decode_are_the_reference(
+    talker: Talker, prompt: int, steps: int, *chunks: int
+) -> None:
     x = talker.inputs(prompt + steps)
     expected = talker.expected(x)[prompt - 1 :]
-    loop = talker.loop(1, prompt + steps, 16, 64)
+    loop = talker.loop(1, prompt + steps, *(chunks or (16, 64, 256)))
     found = follow(loop, 0, x, prompt)
     check_errors(talker, [error(*pair) for pair in zip(found, expected, strict=True)])
     assert loop.position(0) == prompt + steps
@@ -105,13 +109,15 @@ def alone_is_as_in_a_batch(talker: Talker, slots: int, steps: int) -> None:
     check_errors(talker, errors)
 
 
-def a_larger_bucket_leaves_other_slots_alone(talker: Talker, slots: int, count: int) -> None:
+def a_larger_bucket_leaves_other_slots_alone(
+    talker: Talker, slots: int, count: int, prompt: int = 20
+) -> None:
     """slots is the bucket that a step of `count` runs in."""
-    x = talker.inputs(24)
+    x = talker.inputs(prompt + 1)
     loop = talker.loop(slots, 32)
     for slot in range(slots):
-        loop.prefill(slot, x[:20])
-        loop.embedding[slot, 0] = x[20]
+        loop.prefill(slot, x[:prompt])
+        loop.embedding[slot, 0] = x[prompt]
     hidden, embedding = loop.hidden.clone(), loop.embedding.clone()
     loop.decode(count)
     assert torch.equal(loop.hidden[count:], hidden[count:])
@@ -153,3 +159,26 @@ def requests_that_come_move_and_go(talker: Talker, slots: int, steps: int, seed:
                 active[slot] = active[-1]
                 active.pop()
     check_errors(talker, errors)
+
+
+def experts_of_sorted_rows_are_the_reference(talker: Talker, rows: int, count: int) -> None:
+    """The feed-forward half of a prefill alone: of `rows` rows `count` are there."""
+    sizes, at = talker.sizes, "layers.0."
+    assert sizes.experts is not None
+    x, norm = talker.inputs(rows), talker.weights[at + "mlp_norm"]
+    scaled, squares = (x * norm).bfloat16(), x.square().sum(1, keepdim=True)
+    next_squares = torch.zeros_like(squares)
+    tiles = replace(
+        tiles_of(64, prefill=True, routed=True), group_rows=16, gate_up=Tile(16, 32, 4, 2)
+    )
+    groups = Groups(
+        sizes, talker.weights, torch.tensor([count], dtype=torch.int32, device=talker.device),
+        tiles, 1 << 16, found := x.clone(), scaled, squares, next_squares,
+    )  # fmt: skip
+    groups.enqueue(0, norm)
+    expected = feed_forward(sizes, talker.weights, at, x)[0]
+    check_errors(
+        talker, [error(*pair) for pair in zip(found[:count], expected[:count], strict=True)]
+    )
+    assert torch.equal(found[count:], x[count:])
+    torch.testing.assert_close(next_squares, found.square().sum(1, keepdim=True))

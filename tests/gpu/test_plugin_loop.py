@@ -29,7 +29,7 @@ def talker(name: str) -> checks.Talker:
 pytestmark = pytest.mark.parametrize("name", SIZES)
 
 
-@pytest.mark.parametrize("prompt", [1, 16, 70, 300])
+@pytest.mark.parametrize("prompt", [1, 16, 70, 300, 1500])
 def test_prefill_and_decode_are_the_reference(name: str, prompt: int) -> None:
     checks.prefill_and_decode_are_the_reference(talker(name), prompt, 20)
 
@@ -50,3 +50,10 @@ def test_a_larger_bucket_leaves_other_slots_alone(name: str, slots: int, count: 
 
 def test_requests_that_come_move_and_go(name: str) -> None:
     checks.requests_that_come_move_and_go(talker(name), 6, 200, seed=3)
+
+
+@pytest.mark.parametrize(("rows", "count"), [(64, 64), (256, 100)])
+def test_experts_of_sorted_rows_are_the_reference(name: str, rows: int, count: int) -> None:
+    if talker(name).sizes.experts is None:
+        pytest.skip("has no experts")
+    checks.experts_of_sorted_rows_are_the_reference(talker(name), rows, count)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from trt_runtime.plugins import grouped
 from trt_runtime.plugins.sizes import TalkerSizes
-from trt_runtime.plugins.tiles import Tile, Tiles
+from trt_runtime.plugins.tiles import Tile, Tiles, dividing
 
 #: The router reads a row this far at a time, the search for an expert's pairs goes this far.
 _ROUTER_DEPTH, _PAIRS = 128, 256
@@ -25,11 +25,11 @@ class Groups:
 
     def __init__(
         self, sizes: TalkerSizes, weights: Mapping[str, Tensor], count: Tensor, tiles: Tiles,
-        x: Tensor, scaled: Tensor, squares: Tensor, next_squares: Tensor,
+        shared_memory: int, x: Tensor, scaled: Tensor, squares: Tensor, next_squares: Tensor,
     ) -> None:  # fmt: skip
         assert sizes.experts is not None
         self.sizes, self.experts, self.weights = sizes, sizes.experts, weights
-        self.count, self.tiles = count, tiles
+        self.count, self.tiles, self.shared_memory = count, tiles, shared_memory
         self.x, self.scaled, self.squares, self.next_squares = x, scaled, squares, next_squares
         rows, device = x.shape[0], x.device
         chosen, shared = sizes.experts.chosen, sizes.shared_experts
@@ -48,7 +48,7 @@ class Groups:
     def enqueue(self, layer: int, norm_after: Tensor) -> None:
         sizes, experts, at = self.sizes, self.experts, f"layers.{layer}."
         rows, hidden, width = self.x.shape[0], sizes.hidden, sizes.expert_width
-        depth = Tile(1, _ROUTER_DEPTH, 1).fitted(1, hidden, dot=True).depth
+        depth = dividing(_ROUTER_DEPTH, hidden)
         grouped.route[(rows,)](
             self.x, self.squares, self.weights[at + "mlp_norm"], self.weights[at + "router"],
             self.chosen, self.shares,
@@ -78,8 +78,8 @@ class Groups:
         self, tile: Tile, inputs: Tensor, weight: Tensor, output: Tensor,
         depth: int, features: int, *, swiglu: bool,
     ) -> None:  # fmt: skip
-        tile = tile.fitted(features, depth, dot=True)
         rows, group_rows = self.x.shape[0], self.tiles.group_rows
+        tile = tile.fitted(features, depth, group_rows, self.shared_memory, dot=True)
         grid = (features // tile.features, self.pair.shape[0], triton.cdiv(rows, group_rows))
         grouped.multiply[grid](
             inputs, self.squares, weight, self.pair, self.size, self.shares, output,

@@ -108,11 +108,12 @@ class PluginLoop:
         """
         self._check_slot(slot)
         length = embeddings.shape[0]
-        if embeddings.shape[1:] != (self.sizes.hidden,) or not 1 <= length <= self.cache_length:
+        shaped = embeddings.shape[1:] == (self.sizes.hidden,) and 1 <= length <= self.cache_length
+        if not shaped or embeddings.dtype != torch.float32:
             raise UserError(
                 "A prefill does not fit its slot",
-                expected=f"(T, {self.sizes.hidden}), T from 1 to {self.cache_length}",
-                found=str(tuple(embeddings.shape)),
+                expected=f"float32 (T, {self.sizes.hidden}), T from 1 to {self.cache_length}",
+                found=f"{str(embeddings.dtype).removeprefix('torch.')} {tuple(embeddings.shape)}",
                 do="shorten the prompt, or ask for a longer cache",
             )
         start = 0

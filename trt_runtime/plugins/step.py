@@ -16,11 +16,12 @@ from torch import Tensor
 from trt_runtime.plugins import attention, experts, projection
 from trt_runtime.plugins.groups import Groups
 from trt_runtime.plugins.sizes import TalkerSizes
-from trt_runtime.plugins.tiles import Tile, tiles_of
+from trt_runtime.plugins.tiles import Tile, Tiles, dividing, tiles_of
 
-_FLOAT_BYTES, _WEIGHT_BYTES = 4, 2
 #: Programs of the router take this many experts of a row, and read the row this far at a time.
 _ROUTER_EXPERTS, _ROUTER_DEPTH = 4, 2048
+#: About as many programs of attention as a large GPU runs at a time.
+_PROGRAMS = 128
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,23 @@ class Rows:
     count: Tensor
 
 
+@dataclass(frozen=True)
+class Machine:
+    """What decides how kernels are launched. `shared_memory`: bytes that a program can have;
+    `can_overlap`: a kernel may start while the one before it ends, on Hopper and later.
+    """
+
+    shared_memory: int
+    can_overlap: bool
+
+    @classmethod
+    def of(cls, device: torch.device) -> Machine:
+        if device.type != "cuda":
+            return cls(shared_memory=1 << 20, can_overlap=False)
+        found = triton.runtime.driver.active.utils.get_device_properties(device.index or 0)
+        return cls(found["max_shared_mem"], torch.cuda.get_device_capability(device) >= (9, 0))
+
+
 class Step:
     """Enqueues a pass of a fixed number of rows, a power of two. Allocates in its constructor only.
 
@@ -62,10 +80,18 @@ class Step:
         count = self.count = rows.slots.shape[0]
         tiles = self.tiles = tiles_of(count, prefill=prefill, routed=sizes.experts is not None)
         width = sizes.expert_width
-        self.qkv_tile = tiles.qkv.fitted(sizes.qkv_width, sizes.hidden, tiles.dot)
-        self.out_tile = tiles.out.fitted(sizes.hidden, sizes.query_width, tiles.dot)
-        self.gate_up_tile = tiles.gate_up.fitted(2 * width, sizes.hidden, tiles.dot)
-        self.down_tile = tiles.down.fitted(sizes.hidden, width, tiles.dot)
+        self.machine = Machine.of(caches.keys.device)
+
+        def fitted(tile: Tile, features: int, depth: int) -> Tile:
+            return tile.fitted(features, depth, tiles.rows, self.machine.shared_memory, tiles.dot)
+
+        self.qkv_tile = fitted(tiles.qkv, sizes.qkv_width, sizes.hidden)
+        self.out_tile = fitted(tiles.out, sizes.hidden, sizes.query_width)
+        self.gate_up_tile = fitted(tiles.gate_up, 2 * width, sizes.hidden)
+        self.down_tile = fitted(tiles.down, sizes.hidden, width)
+        self.key_splits = tiles.key_splits
+        if not prefill:
+            self.key_splits = _key_splits(sizes, tiles, count, caches.keys.shape[3])
         #: How many sums of squares a row has: one a tile of its last projection, padded.
         self.out_tiles = triton.next_power_of_2(sizes.hidden // self.out_tile.features)
         self.down_tiles = triton.next_power_of_2(sizes.hidden // self.down_tile.features)
@@ -77,11 +103,6 @@ class Step:
         if not tiles.dot:  # a program then reads one expert, and one row chooses a fixed number
             self.out_tile = replace(self.out_tile, splits=1)
             self.down_tile = replace(self.down_tile, splits=sizes.shared_experts + chosen)
-        device = caches.keys.device
-        #: Whether a kernel may start while the one before it ends: Hopper and later can.
-        self.can_overlap = (
-            device.type == "cuda" and torch.cuda.get_device_properties(device).major >= 9
-        )
         self._allocate()
 
     def _allocate(self) -> None:
@@ -102,9 +123,9 @@ class Step:
         self.down_squares = floats(count, self.down_tiles)
         self.qkv = floats(count, sizes.qkv_width)
         self.attended = halves(count, sizes.query_width)
-        self.parts = floats(self.tiles.key_splits, count, sizes.query_width)
-        self.greatest = floats(self.tiles.key_splits, count, sizes.heads)
-        self.totals = floats(self.tiles.key_splits, count, sizes.heads)
+        self.parts = floats(self.key_splits, count, sizes.query_width)
+        self.greatest = floats(self.key_splits, count, sizes.heads)
+        self.totals = floats(self.key_splits, count, sizes.heads)
         in_use = 0 if self.tiles.group_rows else sizes.shared_experts + self.most_active
         self.inner = halves(in_use, count, sizes.expert_width)
         self.partial = floats(splits, count, sizes.hidden)
@@ -112,8 +133,8 @@ class Step:
         self.groups: Groups | None = None
         if self.tiles.group_rows:
             self.groups = Groups(
-                sizes, self.weights, self.rows.count, self.tiles, self.x, self.scaled,
-                self.out_squares, self.down_squares,
+                sizes, self.weights, self.rows.count, self.tiles, self.machine.shared_memory,
+                self.x, self.scaled, self.out_squares, self.down_squares,
             )  # fmt: skip
         self.counters = whole(max(count * sizes.kv_heads, sizes.hidden * count, 1))
         routed = max(sizes.routed_experts, 1)
@@ -181,7 +202,7 @@ class Step:
         )  # fmt: skip
 
     def _launch(self, kernel: str) -> dict[str, bool]:
-        overlapped = self.can_overlap and bool(self.tiles.overlapped)
+        overlapped = self.machine.can_overlap and bool(self.tiles.overlapped)
         return {
             "OVERLAPPED": overlapped, "launch_pdl": overlapped and kernel in self.tiles.overlapped,
         }  # fmt: skip
@@ -222,10 +243,10 @@ class Step:
             )
         queries = min(tiles.queries, self.count)
         group = triton.next_power_of_2(sizes.heads // sizes.kv_heads)
-        attention.attend[(tiles.key_splits, sizes.kv_heads, self.count // queries)](
+        attention.attend[(self.key_splits, sizes.kv_heads, self.count // queries)](
             *common, self.parts, self.greatest, self.totals, self.counters, self.attended,
             **shape, GROUP=max(group, 16 // queries), QUERIES=queries, KEYS=tiles.keys,
-            SPLITS=tiles.key_splits, APPENDED=self.prefill, ROWS=self.count,
+            SPLITS=self.key_splits, APPENDED=self.prefill, ROWS=self.count,
             num_warps=tiles.attention_warps, **self._launch("attend"),
         )  # fmt: skip
 
@@ -252,7 +273,7 @@ class Step:
             experts_chosen, normalized = sizes.experts.chosen, sizes.experts.normalized
             router = self.weights[at + "router"]
             routers = padded // _ROUTER_EXPERTS * self.count
-        depth = Tile(1, _ROUTER_DEPTH, 1, 1).fitted(1, sizes.hidden, dot=True).depth
+        depth = dividing(_ROUTER_DEPTH, sizes.hidden)
         of_expert = 2 * width // tile.features * self._row_tiles()
         programs = routers + (sizes.shared_experts + self.most_active) * of_expert
         experts.gate_up[(programs,)](
@@ -264,3 +285,11 @@ class Step:
             NORMALIZED=normalized, ROUTER_EXPERTS=_ROUTER_EXPERTS, ROUTER_DEPTH=depth,
             **self._options(tile, "gate_up"),
         )  # fmt: skip
+
+
+def _key_splits(sizes: TalkerSizes, tiles: Tiles, rows: int, cache_length: int) -> int:
+    """Programs that share a row's keys: more for a longer cache, while they find a place."""
+    splits = tiles.key_splits
+    while splits * 256 < cache_length and splits * rows * sizes.kv_heads < _PROGRAMS:
+        splits *= 2
+    return splits

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+_WEIGHT_BYTES = 2
+
 
 @dataclass(frozen=True)
 class Tile:
@@ -25,16 +27,19 @@ class Tile:
     splits: int = 1
     early: bool = False
 
-    def fitted(self, features: int, depth: int, dot: bool) -> Tile:
-        """This tile for matrices that it does not divide: the largest powers of two that do.
+    def fitted(self, features: int, depth: int, rows: int, shared_memory: int, dot: bool) -> Tile:
+        """This tile for a weight (features, depth) and a GPU of other size.
 
-        Without `dot` a program reads all inputs of its outputs at once.
+        Where it does not divide the weight: the largest powers of two that do. Where the loads in
+        flight, with those of `rows` rows, need more than `shared_memory` bytes: fewer of them.
+        Without `dot` a program reads all inputs of its outputs at once, into registers.
         """
-        return replace(
-            self,
-            features=_dividing(self.features, features),
-            depth=_dividing(self.depth, depth) if dot else 1 << (depth - 1).bit_length(),
-        )
+        features = dividing(self.features, features)
+        if not dot:
+            return replace(self, features=features, depth=1 << (depth - 1).bit_length())
+        depth = dividing(self.depth, depth)
+        most = shared_memory // (_WEIGHT_BYTES * depth * (features + rows))
+        return replace(self, features=features, depth=depth, stages=max(1, min(self.stages, most)))
 
 
 @dataclass(frozen=True)
@@ -62,7 +67,8 @@ class Tiles:
     group_rows: int = 0
 
 
-def _dividing(tile: int, whole: int) -> int:
+def dividing(tile: int, whole: int) -> int:
+    """The largest power of two up to `tile`, itself one, that divides `whole`."""
     return min(tile, whole & -whole)
 
 
