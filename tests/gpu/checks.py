@@ -177,8 +177,8 @@ def experts_of_sorted_rows_are_the_reference(talker: Talker, rows: int, count: i
     )  # fmt: skip
     groups.enqueue(0, norm)
     expected = feed_forward(sizes, talker.weights, at, x)[0]
-    check_errors(
-        talker, [error(*pair) for pair in zip(found[:count], expected[:count], strict=True)]
-    )
+    # The router reads the same float32 rows on both sides: no row may choose another expert.
+    errors = [error(*pair) for pair in zip(found[:count], expected[:count], strict=True)]
+    assert max(errors) < TOLERANCE, errors
     assert torch.equal(found[count:], x[count:])
     torch.testing.assert_close(next_squares, found.square().sum(1, keepdim=True))
