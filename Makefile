@@ -18,7 +18,7 @@ EXPORT_ENGINES := build/demo-export-engines
 .DEFAULT_GOAL := help
 # Steps share venvs and build folders, and their output is read from top to bottom.
 .NOTPARALLEL:
-.PHONY: help demo demo-export test lint types unit wheel-check wheel lock clean
+.PHONY: help demo demo-export test lint types unit test-gpu wheel-check wheel lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 22
@@ -45,6 +45,10 @@ types: .venv/.installed ## mypy
 
 unit: .venv/.installed ## pytest
 	.venv/bin/python -m pytest
+
+# No venv: torch with CUDA and triton come with the machine. PYTHON names their interpreter.
+test-gpu: ## the tests that need a CUDA GPU, torch and triton, with PYTHON as it is
+	$(PYTHON) -m pytest tests/gpu --confcutdir=tests/gpu
 
 wheel-check: .venv/.installed ## build the wheel, install it alone, speak with it
 	.venv/bin/python tests/packaging/check_wheel.py

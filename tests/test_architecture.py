@@ -59,6 +59,10 @@ MAY_NEED = {
     "calibration": set(),
     "training": {"ml_dtypes", "numpy", "onnx", "safetensors", "torch"},
 }
+#: The room inside a room: what the GPU kernels need, at the top of their files too. The rest of the
+#: runtime imports them inside functions only.
+PLUGINS = ROOT / "trt_runtime" / "plugins"
+PLUGINS_NEED = {"torch", "triton"}
 #: Where the rooms are used that no wheel holds; neither is used by a room.
 OUTSIDE = {"training": ("benchmarks", "tests", "training"), "benchmarks": ("benchmarks", "tests")}
 
@@ -118,14 +122,23 @@ def test_rooms_need_only_their_dependencies(room: str) -> None:
         for module, top in imports(path):
             package = module.split(".")[0]
             if top and package not in own:
-                assert package in MAY_NEED[room], f"{path.relative_to(ROOT)} needs {module}"
+                allowed = MAY_NEED[room] | (PLUGINS_NEED if PLUGINS in path.parents else set())
+                assert package in allowed, f"{path.relative_to(ROOT)} needs {module}"
 
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_rooms_never_import_what_they_do_without(room: str) -> None:
     for path in sources(room):
+        never = NEVER[room] - (PLUGINS_NEED if PLUGINS in path.parents else set())
         for module, _ in imports(path):
-            assert not within(module, NEVER[room]), f"{path.relative_to(ROOT)} imports {module}"
+            assert not within(module, never), f"{path.relative_to(ROOT)} imports {module}"
+
+
+def test_the_runtime_imports_its_plugins_only_when_asked_for_them() -> None:
+    for path in sources("trt_runtime"):
+        for module, top in imports(path):
+            if top and within(module, {"trt_runtime.plugins"}):
+                assert PLUGINS in path.parents, f"{path.relative_to(ROOT)} imports {module}"
 
 
 @pytest.mark.parametrize("name", OUTSIDE)
