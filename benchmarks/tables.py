@@ -199,6 +199,64 @@ def cloning(data: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+#: How benchmarks/talker_step.py names its models: what they are.
+TALKERS = {
+    "experts": "Mixture of experts, Ming-omni-tts-16.8B-A3B",
+    "dense": "Dense, Ming-omni-tts-0.5B",
+}
+
+
+def talker_step(data: Mapping[str, Any]) -> str:
+    """A row for each number of slots, a talker after the other; then parity and prefill."""
+    gpu, versions = data["gpu"], data["versions"]
+    lines = [
+        f"{gpu['name']} at {gpu['clocks.sm']}, driver {gpu['driver_version']}, PyTorch "
+        f"{versions['torch']}, Triton {versions['triton']}; random weights, {data['context']} "
+        f"entries in each cache, medians of {data['runs']} replays; the memory copies "
+        f"{data['copy_bytes_per_second'] / 1e12:.2f} TB/s in the same run. The floor is what a "
+        "step must read, its weights and those experts that were chosen, at that rate. Peers are "
+        "PyTorch's bfloat16 layers of the same weights, each in the form that is quickest for it, "
+        "eager, as a CUDA graph and compiled.",
+    ]
+    for name, model in data["models"].items():
+        lines += [
+            "",
+            f"{TALKERS[name]}:",
+            "",
+            "| slots | ms a step | floor, ms | share of floor | best peer, ms | times as fast |",
+            "|---" * 6 + "|",
+        ]
+        for step in model["steps"]:
+            time, peers = step["milliseconds"], step.get("peers") or {}
+            cells = [
+                str(step["slots"]),
+                f"{time['median']:.3f} ({time['min']:.3f}–{time['max']:.3f})",
+                f"{step['floor_milliseconds']:.3f}",
+                f"{step['share_of_floor']:.0%}",
+            ]
+            if peers:
+                best = step["best_peer"]
+                cells += [f"{peers[best]['median']:.2f} ({best})", f"{step['speedup']:.2f}"]
+            else:
+                cells += ["–", "–"]
+            lines.append("| " + " | ".join(cells) + " |")
+        errors = [
+            f"{max(part['median'] for part in row['relative_error'].values()):.4f} over "
+            f"{row['layers']}"
+            for row in model["parity"]
+        ]
+        agreements = [
+            row["expert_agreement"] for row in model["parity"] if "expert_agreement" in row
+        ]
+        agreed = f"; experts agree in {min(agreements):.1%} of the choices" if agreements else ""
+        lines += [
+            "",
+            f"Against float32 PyTorch at full width, ‖ours − reference‖ / ‖reference‖, medians: "
+            f"{', '.join(errors)} layers{agreed}.",
+        ]
+    return "\n".join(lines)
+
+
 def _range(figures: Mapping[str, float]) -> str:
     return f"{figures['min']:.2f} to {figures['max']:.2f}"
 
@@ -217,6 +275,7 @@ Tables = Mapping[str, Callable[[Mapping[str, Any]], str]]
 #: What each document shows: the name in its marker, which is the result file's, and how.
 DOCUMENTS: Mapping[Path, Tables] = {
     ROOT / "README.md": {"parity": parity, "full-size-cpu": full_size},
+    ROOT / "docs" / "gpu.md": {"talker-step-h200": talker_step},
     ROOT / "docs" / "demonstration-voice.md": {
         "intelligibility": intelligibility,
         "cloning": cloning,
