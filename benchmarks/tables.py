@@ -246,9 +246,12 @@ def talker_step(data: Mapping[str, Any]) -> str:
             for row in model["parity"]
         ]
         agreements = [
-            row["expert_agreement"] for row in model["parity"] if "expert_agreement" in row
+            value
+            for row in model["parity"]
+            for figure, value in row.items()
+            if figure.startswith("expert_agreement")
         ]
-        agreed = f"; experts agree in {min(agreements):.1%} of the choices" if agreements else ""
+        agreed = f"; at least {min(agreements):.1%} of choices agree" if agreements else ""
         lines += [
             "",
             f"Against float32 PyTorch at full width, ‖ours − reference‖ / ‖reference‖, medians: "
