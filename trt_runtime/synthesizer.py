@@ -120,7 +120,7 @@ class Synthesizer:
         Raises UserError before anything starts where a request cannot be met, and NumericError
         where a component's output is not finite.
         """
-        speaking = self._start(self._require_open(), text, options)
+        speaking = self._start(text, options)
         return speaking.speech(
             chunk.audio for chunk in speaking.chunks(chunk_patches=_JOINED_PATCHES)
         )
@@ -135,7 +135,7 @@ class Synthesizer:
         frees the request's state.
         """
         patches = _chunk_patches(chunk_patches)
-        return self._start(self._require_open(), text, options).chunks(chunk_patches=patches)
+        return self._start(text, options).chunks(chunk_patches=patches)
 
     def submit(
         self, text: Any, *, chunk_patches: int = 1, **options: Unpack[RequestOptions]
@@ -155,7 +155,11 @@ class Synthesizer:
 
         def prepare() -> Speaking:
             return self._start(
-                opened, text, options, started=started, cancelled=lambda: submission.cancelled
+                text,
+                options,
+                opened=opened,
+                started=started,
+                cancelled=lambda: submission.cancelled,
             )
 
         with self._scheduling:
@@ -220,15 +224,16 @@ class Synthesizer:
 
     def _start(
         self,
-        opened: OpenFolder,
         text: Any,
         options: RequestOptions,
         *,
+        opened: OpenFolder | None = None,
         started: float | None = None,
         cancelled: Callable[[], bool] = lambda: False,
     ) -> Speaking:
-        """`started`: when the request was made, by `time.perf_counter`; None: now."""
+        """`opened`: the folder when it was made, None: now; `started` likewise, perf_counter."""
         started = time.perf_counter() if started is None else started
+        opened = opened or self._require_open()
         known = RequestOptions.__annotations__
         unknown = set(options) - set(known)
         if unknown:

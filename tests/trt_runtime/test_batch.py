@@ -65,7 +65,7 @@ class Beside:
 
 def begin(speaker: Synthesizer, batch: Batch, options: dict[str, Any]) -> Beside:
     given = dict(options)
-    speaking = speaker._start(speaker._require_open(), given.pop("text"), given)  # type: ignore[arg-type]
+    speaking = speaker._start(given.pop("text"), given)  # type: ignore[arg-type]
     return Beside(speaking, speaking.chunks_in(batch, chunk_patches=1))
 
 

@@ -53,7 +53,7 @@ def test_inspect_prints_the_manifest(folder, capsys):
     assert main.main(["inspect", str(folder)]) == 0
     output = capsys.readouterr().out
     for line in (
-        rf"{folder}: engine folder, format version 2", r"family +ming-omni-tts-dense",
+        rf"{folder}: engine folder, format version 3", r"family +ming-omni-tts-dense",
         r"target +cpu", r"talker +float32", r"features +avx2, avx512f", r"sample_rate +44100",
         r"prefill_chunks +16, 128", r"talker_128 \(talker, talker_128\.onnx\)",
         r"in +embeddings float32 \[1, 128, 64\], position int64 \[1\]\n",

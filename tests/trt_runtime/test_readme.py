@@ -116,8 +116,9 @@ def test_the_player_is_told_what_comes_through_the_pipe(random_engines: Path) ->
     assert told == {"-f": "S16_LE", "-r": str(rate), "-c": "1"}
 
 
-def test_the_python_example(tmp_path: Path, random_engines: Path) -> None:
-    (code,) = blocks("python")
+def test_the_python_examples(tmp_path: Path, random_engines: Path) -> None:
+    """All of them, one after the other, as somebody types them in."""
+    code = "\n".join(blocks("python"))
     played = "played = []\ndef play(audio, rate): played.append(len(audio))\n"
     program = (
         played + code.replace('"ENGINES"', repr(str(random_engines))) + "\nprint(sum(played))\n"
@@ -129,7 +130,8 @@ def test_the_python_example(tmp_path: Path, random_engines: Path) -> None:
     first, last = result.stdout.splitlines()
     assert re.fullmatch(r"\d+\.\d+ (stop|max_steps) \d+\.\d+", first)
     assert int(last) > 11_025
-    assert (tmp_path / "hello.flac").stat().st_size > 1000
+    for name in ("hello.flac", "out.wav"):
+        assert (tmp_path / name).stat().st_size > 1000
 
 
 @pytest.mark.parametrize(

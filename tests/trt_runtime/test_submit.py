@@ -18,6 +18,7 @@ from tests.conftest import Folders
 from tests.goldens import relative_error
 from tests.trt_runtime.test_batch import TOLERANCE, alone, options_of
 from trt_runtime import BusyError, Submission, UserError, load
+from trt_runtime.backends.onnxruntime_cpu import CpuBuffer
 from trt_runtime.batch import Batch
 from trt_runtime.speech import FinishReason
 from trt_runtime.synthesizer import Synthesizer
@@ -52,6 +53,12 @@ def memory() -> int:
     ctypes.CDLL(None).malloc_trim(0)
     text = Path("/proc/self/status").read_text(encoding="utf-8")
     return 1024 * int(text.split("RssAnon:")[1].split()[0])
+
+
+def count_buffers() -> int:
+    """The buffers, of slots and of decoders, that somebody still holds."""
+    gc.collect()
+    return sum(type(thing) is CpuBuffer for thing in gc.get_objects())
 
 
 def load_of_64(speaker: Synthesizer, expected: dict[int, Any]) -> list[int]:
@@ -92,12 +99,14 @@ def test_sixty_four_at_once(speaker: Synthesizer) -> None:
     assert cancelled >= 5
     assert spoken + cancelled == 56
     wait_for_the_end()
-    before = memory()
+    before, buffers = memory(), count_buffers()
     for _ in range(2):
         load_of_64(speaker, expected)
         wait_for_the_end()
-    # A round makes some 100 MB: caches of four slots, and of a decoder for each request.
-    assert memory() - before < 16 << 20
+    # A round makes some 100 MB: caches of four slots, and of a decoder for each request. What the
+    # system's allocator keeps between rounds depends on who else is in this process.
+    assert memory() - before < 100 << 20
+    assert count_buffers() == buffers
     scheduler = speaker._scheduler
     assert scheduler is not None
     assert (scheduler._waiting, len(scheduler._ready)) == (0, 0)
