@@ -94,7 +94,7 @@ def _write(
         progress(f"no {CAMPPLUS}: speaker embeddings must be given, references have none")
     stored: dict[str, dict[str, StoredTensor]] = {}
     counts: dict[str, int] = {}
-    parameters = opened.family.components(opened.sizes)
+    parameters = opened.parameters
     for component in opened.family.component_names(opened.sizes):
         start = time.monotonic()
         rows = [parameter for parameter in parameters if parameter.component == component]

@@ -21,6 +21,7 @@ import numpy as np
 
 from export.families import Family, family_of
 from export.matching import MatchReport, match_tensors, require_match
+from export.parameters import Parameter
 from export.safetensors_header import TensorInfo
 from export.sizes import ModelSizes
 from export.weight_files import find_weight_files, read_tensors
@@ -65,6 +66,11 @@ class Checkpoint:
     def match(self) -> MatchReport:
         """The stored tensors compared with the family's table."""
         return match_tensors(self.family, self.sizes, self.tensors)
+
+    @cached_property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """Every parameter of the family, made of the tensors that this checkpoint stores."""
+        return self.match.layout.components(self.sizes)
 
     def require_complete(self) -> None:
         """Raises UserError naming every tensor that is missing, unexpected or misshapen."""

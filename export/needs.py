@@ -50,7 +50,7 @@ def estimate_needs(
     """The needs of exporting `tensors`; those that are missing are counted as bfloat16."""
     parameters: dict[str, int] = {}
     disk, largest = _GRAPH_BYTES, 0
-    for row in family.components(sizes):
+    for row in family.layout_of(sizes, tensors).components(sizes):
         parameters[row.component] = parameters.get(row.component, 0) + row.elements
         stored = [tensors[name].dtype for name in row.sources if name in tensors]
         size = row.elements * DTYPE_BYTES["float32" if "float32" in stored else "bfloat16"]

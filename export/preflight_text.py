@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from export.matching import first_names
+from export.matching import first_names, of_another_layout
 from export.needs import BASIS
 from export.sizes import ModelSizes, TransformerSizes
 from trt_runtime.printable import printable
@@ -127,8 +127,12 @@ def _unused(groups: tuple[TensorGroup, ...]) -> Iterator[str]:
 
 def _match(report: PreflightReport) -> Iterator[str]:
     match = report.match
-    if match is None:
+    if match is None or report.family is None:
         return
+    if len(report.family.layouts) > 1:
+        yield f"layout: {match.layout.name}"
+        mixed = first_names(match.mixed) if match.mixed else "none"
+        yield f"{of_another_layout(match)}: {mixed}"
     for name, found in (
         ("missing", match.missing),
         ("unexpected", match.unexpected),

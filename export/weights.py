@@ -129,7 +129,8 @@ def _blocks(transform: str, sources: list[np.ndarray]) -> Iterator[np.ndarray]:
             rows = [source[:, start : start + step].T for source in sources]
             yield rows[0] if len(rows) == 1 else _side_by_side(rows)
     elif transform == INTERLEAVE:
-        for even, odd in zip(sources[0::2], sources[1::2], strict=True):
+        matrices = [source.reshape(-1, source.shape[-1]) for source in sources]
+        for even, odd in zip(matrices[0::2], matrices[1::2], strict=True):
             step = _rows_a_block(2 * even.shape[1] * even.itemsize)
             for start in range(0, len(even), step):
                 rows = [even[start : start + step], odd[start : start + step]]
