@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from export.durations import about
 from export.matching import first_names, of_another_layout
 from export.needs import BASIS
 from export.sizes import ModelSizes, TransformerSizes
@@ -168,7 +169,7 @@ def _needs(report: PreflightReport) -> Iterator[str]:
         enough = "enough" if report.disk_free >= needs.disk else "NOT enough"
         where = f"for {report.bundle}" if report.bundle else "in this folder"
         yield f"        {report.disk_free / 1e9:.2f} GB free {where}: {enough}"
-    yield f"time    {_duration(needs.seconds)}"
+    yield f"time    {about(needs.seconds)}"
     yield f"basis   {BASIS}"
 
 
@@ -184,10 +185,6 @@ def _memory_verdict(report: PreflightReport) -> str:
             f"{needs.free_memory / 1e9:.1f} GB is free"
         )
     return "NOT enough"
-
-
-def _duration(seconds: float) -> str:
-    return f"about {seconds:.0f} s" if seconds < 120 else f"about {seconds / 60:.0f} minutes"
 
 
 def _assumptions(report: PreflightReport) -> Iterator[str]:

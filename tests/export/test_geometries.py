@@ -96,7 +96,7 @@ def _without_the_unrolled_tail(geometry: Geometry) -> list[GraphSource]:
 def test_geometry(
     name: str, config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("export.bundle.graph_sources", _without_the_unrolled_tail)
+    monkeypatch.setattr("export.export_plan.graph_sources", _without_the_unrolled_tail)
     geometry = GEOMETRIES[name]
     checkpoint = tmp_path / "checkpoint"
     write_random_checkpoint(checkpoint, config_of(config, geometry), seed=5)
