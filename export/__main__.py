@@ -7,6 +7,7 @@ import logging
 import sys
 from pathlib import Path
 
+from export.free_memory import DEFAULT_MEMORY
 from export.geometry import ExportOptions
 from export.hub import find_source
 from export.packages import TO_CHECK, TO_EXPORT, require_packages
@@ -57,6 +58,13 @@ def parser() -> argparse.ArgumentParser:
         "--no-values",
         action="store_true",
         help="check each graph's form only, do not run it against its torch module",
+    )
+    result.add_argument(
+        "--memory",
+        type=_gigabytes,
+        default=DEFAULT_MEMORY / 1e9,
+        metavar="GB",
+        help="most that the export may take: values of graphs that need more are not compared",
     )
     result.add_argument(
         "--fresh",
@@ -110,12 +118,20 @@ def _run(options: argparse.Namespace) -> int:
         options.bundle,
         options=chosen,
         check_values=not options.no_values,
+        memory=int(options.memory * 1e9),
         fresh=options.fresh,
         progress=_ignore if options.quiet else show,
         live=None if line is None else line.show,
     )
     print(f"bundle: {options.bundle}", flush=True)
     return 0
+
+
+def _gigabytes(text: str) -> float:
+    size = float(text)
+    if not 0 < size < 1e9:
+        raise ValueError(text)
+    return size
 
 
 def _export_options(options: argparse.Namespace) -> ExportOptions:

@@ -14,6 +14,7 @@ from export.config_keys import NOTE
 from export.control_tokens import require_control_tokens
 from export.export_plan import Plan, graph_part, weights_file, weights_part
 from export.finished_parts import FinishedParts
+from export.free_memory import DEFAULT_MEMORY
 from export.geometry import ExportOptions, geometry_of
 from export.graphs import GraphSource
 from export.needs import estimate_needs
@@ -55,6 +56,7 @@ def export_checkpoint(
     *,
     options: ExportOptions | None = None,
     check_values: bool = True,
+    memory: int = DEFAULT_MEMORY,
     resumable: bool = True,
     fresh: bool = False,
     progress: Say = log.info,
@@ -64,9 +66,10 @@ def export_checkpoint(
 
     The bundle appears whole or not at all: it is made beside its place and renamed. An older bundle
     there is replaced; any other non-empty folder is not. `check_values` runs every graph against
-    its torch module where memory allows. `progress` gets a line for each thing done; a graph's line
-    says how far its values agree, or that they were not compared and why. `live` is for a terminal:
-    it gets lines that each replace the one before, while a thing takes long.
+    its torch module where the export then takes no more than `memory` bytes and they are free.
+    `progress` gets a line for each thing done; a graph's line says how far its values agree, or
+    that they were not compared and why. `live` is for a terminal: it gets lines that each replace
+    the one before, while a thing takes long.
 
     Where the export is interrupted or the disk fills, finished weight files and graphs are kept
     beside the place, and a note of the exception says so: the next call for the same checkpoint and
@@ -85,7 +88,7 @@ def export_checkpoint(
     geometry = geometry_of(opened.sizes, options or ExportOptions())
     needs = estimate_needs(opened.family, opened.sizes, geometry, opened.tensors)
     work_for = resumable_folder if resumable else work_folder
-    plan = Plan(opened, geometry, check_values)
+    plan = Plan(opened, geometry, check_values, memory)
     said = Progress(progress, live)
     parts: FinishedParts | None = None
     try:
@@ -188,7 +191,9 @@ class _Writing:
         with said.step(name, TRACE, plan.graph_seconds(source)):
             model, used = trace(source, sizes, geometry, weights, path.parent)
             ir.save(model, path)
-            compared = verify(path, source, sizes, geometry, used, values=plan.check_values)
+            compared = verify(
+                path, source, sizes, geometry, used, values=plan.check_values, memory=plan.memory
+            )
             self.parts.add(name, path.name, {"initializers": list(used), "compared": str(compared)})
             seconds = said.seconds
         if compared.skipped and plan.check_values:

@@ -37,6 +37,7 @@ class Plan:
     opened: Checkpoint
     geometry: Geometry
     check_values: bool
+    memory: int
 
     @cached_property
     def components(self) -> dict[str, list[Parameter]]:
@@ -79,7 +80,7 @@ class Plan:
 
     def graph_seconds(self, source: GraphSource) -> float:
         """What a graph will take, by estimate."""
-        compared = self.check_values and not no_room_to_compare(self.weights(source))
+        compared = self.check_values and not no_room_to_compare(self.weights(source), self.memory)
         return graph_seconds(source.spec, self.parameter_counts(), self.geometry, compared=compared)
 
     def units(self) -> Iterator[tuple[str, float]]:
@@ -93,11 +94,11 @@ class Plan:
     def keys(self, digest: str) -> dict[str, str]:
         """For each part what it is made from, as a digest; `digest` is that of the tensors.
 
-        A graph's key has the options too, and whether its values are to be compared.
+        A graph's key has the options too, and whether its values are to be compared and in what.
         """
         family, sizes = self.opened.family.name, repr(self.opened.sizes)
         source = digest_of([producer_facts(), family, sizes, digest])
-        graphs = digest_of([source, self.geometry.to_json(), self.check_values])
+        graphs = digest_of([source, self.geometry.to_json(), self.check_values, self.memory])
         return {weights_part(name): source for name in self.components} | {
             graph_part(graph.spec.name): graphs for graph in self.graphs
         }

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from export.durations import about
+from export.free_memory import DEFAULT_MEMORY
 from export.matching import first_names, of_another_layout
 from export.needs import BASIS
 from export.sizes import ModelSizes, TransformerSizes
@@ -162,6 +163,11 @@ def _needs(report: PreflightReport) -> Iterator[str]:
         f"memory  {needs.memory / 1e9:.1f} GB with every graph's values compared, "
         f"{needs.memory_form_only / 1e9:.1f} GB without"
     )
+    if needs.memory > DEFAULT_MEMORY:
+        yield (
+            f"        {DEFAULT_MEMORY / 1e9:.0f} GB at most: graphs that need more are compared "
+            "where --memory allows"
+        )
     if report.memory_free is not None:
         yield f"        {report.memory_free / 1e9:.1f} GB free: {_memory_verdict(report)}"
     yield f"disk    {needs.disk / 1e9:.2f} GB for the bundle"

@@ -21,6 +21,7 @@ Say = Callable[[str], None]
 READ, WRITE, TRACE = "read", "write", "trace"
 _GUESSES = {READ: 1e-9, WRITE: 4e-9, TRACE: 1.0}
 
+_BAR = 20
 _LONG_SECONDS = 2.0
 _SECONDS_BETWEEN = 0.2
 
@@ -96,7 +97,7 @@ class Progress:
         if self._live is not None and now - self._told >= _SECONDS_BETWEEN:
             self._told = now
             share = self._units / all_units if all_units else 1.0
-            self._live(f"{name}: {100 * share:.0f} %; {self.state()}")
+            self._live(f"{name} {_bar(share)} {100 * share:.0f} %; {self.state()}")
 
     @property
     def seconds(self) -> float:
@@ -119,3 +120,8 @@ class Progress:
         # Rounded down, but for what float sums lose: nothing is done before it is done.
         percent = min(99, int(100 * (planned - left) / planned + 1e-6)) if left else 100
         return f"{percent} % done" + (f", {about(seconds)} left" if left else "")
+
+
+def _bar(share: float) -> str:
+    full = min(_BAR, int(_BAR * share))
+    return f"[{'#' * full}{'.' * (_BAR - full)}]"

@@ -17,7 +17,12 @@ import torch
 from onnx.reference import ReferenceEvaluator
 from torch import Tensor, nn
 
-from export.free_memory import free_memory, free_to_compare
+from export.free_memory import (
+    DEFAULT_MEMORY,
+    free_memory,
+    free_to_compare,
+    memory_to_compare,
+)
 from export.graphs import GraphSource, example_inputs
 from export.sizes import ModelSizes
 from trt_runtime.contract import GraphSpec
@@ -51,16 +56,18 @@ def verify(
     weights: Mapping[str, StoredTensor],
     *,
     values: bool = True,
+    memory: int = DEFAULT_MEMORY,
 ) -> Comparison:
     """How the graph at `path` compares with its torch module, at each of its example inputs.
 
-    Only the form is checked without `values`, and where memory for them is short. Raises MingError
+    Only the form is checked without `values`, and where they would take more than `memory` bytes or
+    memory is short. Raises MingError
     where the form is wrong or an error exceeds :data:`TOLERANCE`.
     """
     onnx.checker.check_model(path, full_check=True)
     if not values:
         return Comparison(skipped="not asked for (--no-values)")
-    if skipped := no_room_to_compare(weights):
+    if skipped := no_room_to_compare(weights, memory):
         return Comparison(skipped=skipped)
     examples = example_inputs(source.spec, geometry)
     # One after the other: each has float32 copies of the weights.
@@ -74,9 +81,13 @@ def verify(
     )
 
 
-def no_room_to_compare(weights: Mapping[str, StoredTensor]) -> str:
-    """Why there is no memory to compare a graph with these weights; "" where there is."""
-    needed = free_to_compare(sum(math.prod(tensor.shape) for tensor in weights.values()))
+def no_room_to_compare(weights: Mapping[str, StoredTensor], memory: int) -> str:
+    """Why a graph with these weights cannot be compared within `memory` bytes; "" where it can."""
+    parameters = sum(math.prod(tensor.shape) for tensor in weights.values())
+    peak = memory_to_compare(parameters)
+    if peak > memory:
+        return f"needs {peak / 1e9:.1f} GB, --memory allows {memory / 1e9:.1f} GB"
+    needed = free_to_compare(parameters)
     free = free_memory()
     if free is not None and needed > free:
         return f"needs {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB free"

@@ -14,6 +14,7 @@ import json
 import logging
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -143,8 +144,9 @@ def resumable_folder(out: Path) -> Iterator[Path]:
 
     The next call for the same `out` gets it again as it is: whoever left it may have been killed in
     the middle of a file. Deleted when the block ends without an error, or leaves nothing in it.
-    Where the disk or the system has no locks nobody could tell a running build's folder from one
-    that was left, and it is a folder as :func:`work_folder` gives.
+    It is a folder as :func:`work_folder` gives where the disk or the system has no locks, since
+    nobody could tell a running build's folder from one that was left, and where another user's
+    folder has its name.
 
     Raises UserError where another build of `out` is using it.
     """
@@ -238,11 +240,14 @@ def _make(out: Path) -> tuple[Path, BinaryIO | None]:
 def _lock_unfinished(out: Path) -> tuple[Path, BinaryIO] | None:
     """The folder of unfinished work, made where there is none, with its lock held.
 
-    None where there are no locks; UserError where another process, or call, holds it.
+    None where there are no locks or it is another user's; UserError where another process, or call,
+    holds it.
     """
     work = unfinished_folder(out)
     while True:
-        work.mkdir(exist_ok=True)
+        work.mkdir(mode=0o700, exist_ok=True)
+        if not _is_ours(work):
+            return None
         try:
             lock = _lock(work)
         except BlockingIOError as error:
@@ -263,6 +268,13 @@ def _lock_unfinished(out: Path) -> tuple[Path, BinaryIO] | None:
             _remove_empty(work)
             return None
         return work, lock
+
+
+def _is_ours(work: Path) -> bool:
+    """Whether a folder is one itself and this user's: what lies in it will be believed."""
+    found = work.lstat()
+    owner = os.geteuid() if hasattr(os, "geteuid") else found.st_uid
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == owner
 
 
 def _remove_empty(work: Path) -> None:

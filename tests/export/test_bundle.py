@@ -237,7 +237,7 @@ def test_values_that_memory_does_not_allow_to_compare_are_named(
     monkeypatch.setattr("export.export_plan.graph_sources", _only(FLOW_STEP))
     lines: list[str] = []
 
-    def manifest_of_export(name: str, **choice: bool) -> bytes:
+    def manifest_of_export(name: str, **choice: int) -> bytes:
         place = tmp_path / name
         export_checkpoint(checkpoint, place, options=SMALL, progress=lines.append, **choice)
         return (place / "manifest.json").read_bytes()
@@ -250,9 +250,14 @@ def test_values_that_memory_does_not_allow_to_compare_are_named(
     monkeypatch.setattr("export.verification.free_memory", lambda: 1000)
     impossible = manifest_of_export("c")
     assert re.search(r"flow_step: .*values NOT compared: needs \d+\.\d GB, 0\.0 GB free", lines[-1])
+    monkeypatch.undo()
+    monkeypatch.setattr("export.export_plan.graph_sources", _only(FLOW_STEP))
+    bounded = manifest_of_export("d", memory=700_000_000)
+    assert "values NOT compared: needs 0.8 GB, --memory allows 0.7 GB" in lines[-1]
+    assert "--memory allows" in caplog.text
     assert "graph flow_step: values NOT compared" in caplog.text
     # A bundle is the same wherever it is made.
-    assert compared == unasked == impossible
+    assert compared == unasked == impossible == bounded
 
 
 def test_a_failed_export_leaves_the_old_bundle(

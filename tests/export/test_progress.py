@@ -110,7 +110,7 @@ def test_long_steps_are_shown_while_they_run(clock: Clock) -> None:
         for _ in range(100):
             clock.now += 0.1
             progress.advance(1)
-    assert shown[0].startswith("slow: 21 %; 60 % done, about ")
+    assert shown[0].startswith("slow [####................] 21 %; 60 % done, about ")
     assert shown[-1] == ""
     seen = [int(re.findall(r"(\d+) % done", text)[0]) for text in shown[:-1]]
     assert seen == sorted(seen)

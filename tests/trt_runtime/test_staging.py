@@ -376,6 +376,23 @@ def test_without_locks_unfinished_work_is_not_kept(
     assert resume(out) == ["another's"]
 
 
+@pytest.mark.parametrize("link", [True, False])
+def test_unfinished_work_that_is_somebody_elses_is_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, link: bool
+) -> None:
+    out, left = tmp_path / "out", tmp_path / ".out.unfinished"
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "one").write_text("one")
+    if link:
+        left.symlink_to(theirs)
+    else:
+        theirs.rename(left)
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    assert resume(out) == []
+    assert (left / "one").read_text() == "one"
+
+
 def test_a_folder_that_cannot_be_locked_is_not_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
