@@ -114,6 +114,54 @@ def parity(data: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def export_memory(data: Mapping[str, Any]) -> str:
+    """A row for each size and way; then what does not grow."""
+    runs, machine = data["runs"], data["machine"]
+    lines = [
+        f"Random mixtures of experts of the released widths, {machine['processor']}, PyTorch "
+        f"{data['versions']['torch']}. Peaks of resident memory: the process's own pages, those of "
+        "mapped checkpoint files, which the system may take back at any time, and both together.",
+        "",
+        "| layers | checkpoint | export | seconds | own | mapped | both | "
+        "both, while weights are written |",
+        "|---" * 8 + "|",
+    ]
+    for run in runs:
+        for way, found in run["exports"].items():
+            peaks, weights = found["peak_bytes"], found["weights_peak_bytes"]
+            cells = [
+                f"{run['layers']}",
+                f"{run['checkpoint_bytes'] / 1e9:.1f} GB",
+                way,
+                f"{found['seconds']:.0f}",
+                *(f"{peaks[kind] / 1e9:.1f} GB" for kind in ("own", "mapped", "all")),
+                f"{weights['all'] / 1e9:.2f} GB",
+            ]
+            lines.append("| " + " | ".join(cells) + " |")
+    small, large = runs[0], runs[-1]
+    grown = {
+        way: (large["exports"][way]["peak_bytes"]["all"] - found["peak_bytes"]["all"]) / 1e9
+        for way, found in small["exports"].items()
+    }
+    compared = large["exports"]["values compared"]
+    graphs = [part for part in compared["parts"] if part["line"].startswith("graph ")]
+    lines += [
+        "",
+        f"The checkpoint grew by {_grown(small, large):.1f} GB, the peak by "
+        + ", ".join(f"{size:.2f} GB ({way})" for way, size in grown.items())
+        + ": what is held is one layer's experts while weights are written, and one graph's "
+        "weights while its values are compared. "
+        f"{len(compared['not_compared'])} graphs of {len(graphs)}, "
+        "the talker's, were not compared, and said so: `--memory` allows 6 GB where nobody says "
+        "more.",
+    ]
+    return "\n".join(lines)
+
+
+def _grown(small: Mapping[str, Any], large: Mapping[str, Any]) -> float:
+    return float(large["checkpoint_bytes"] - small["checkpoint_bytes"]) / 1e9
+
+
 #: A row of intelligibility's result: how it is shown, with its voice.
 SPOKEN_BY = {
     "source": "the source, {}",
@@ -277,7 +325,11 @@ Tables = Mapping[str, Callable[[Mapping[str, Any]], str]]
 
 #: What each document shows: the name in its marker, which is the result file's, and how.
 DOCUMENTS: Mapping[Path, Tables] = {
-    ROOT / "README.md": {"parity": parity, "full-size-cpu": full_size},
+    ROOT / "README.md": {
+        "parity": parity,
+        "full-size-cpu": full_size,
+        "export-memory": export_memory,
+    },
     ROOT / "docs" / "gpu.md": {"talker-step-h200": talker_step},
     ROOT / "docs" / "demonstration-voice.md": {
         "intelligibility": intelligibility,

@@ -182,7 +182,7 @@ def _build_from_checkpoint(checkpoint: Path, options: dict[str, Any], plan: _Pla
         bundle = work / "bundle"
         plan.say(f"exporting {checkpoint}")
         started = time.monotonic()
-        export_checkpoint(checkpoint, bundle, options=chosen, progress=plan.say)
+        export_checkpoint(checkpoint, bundle, options=chosen, resumable=False, progress=plan.say)
         plan.say(f"exported in {time.monotonic() - started:.1f} s, {peak_memory_text()}")
         noted = {"checkpoint_key": key, "export_options": options}
         _build_in(work, bundle, read_manifest(bundle), plan, noted)

@@ -7,9 +7,11 @@ import logging
 import sys
 from pathlib import Path
 
+from export.free_memory import DEFAULT_MEMORY
 from export.geometry import ExportOptions
 from export.hub import find_source
 from export.packages import TO_CHECK, TO_EXPORT, require_packages
+from export.terminal_line import TerminalLine
 from trt_runtime.errors import UserError
 from trt_runtime.exit_status import exit_status
 from trt_runtime.printable import printable
@@ -57,6 +59,18 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="check each graph's form only, do not run it against its torch module",
     )
+    result.add_argument(
+        "--memory",
+        type=_gigabytes,
+        default=DEFAULT_MEMORY / 1e9,
+        metavar="GB",
+        help="most that the export may take: values of graphs that need more are not compared",
+    )
+    result.add_argument(
+        "--fresh",
+        action="store_true",
+        help="start over, also where an export that stopped could be gone on with",
+    )
     result.add_argument("-q", "--quiet", action="store_true", help="no progress lines")
     result.add_argument("-v", "--verbose", action="store_true", help="log what is done")
     return result
@@ -67,7 +81,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO if options.verbose else logging.WARNING)
     return exit_status(
-        lambda: _run(options), "error", interrupted="interrupted; nothing was left behind"
+        lambda: _run(options), "error", interrupted="interrupted; no bundle was written"
     )
 
 
@@ -92,15 +106,32 @@ def _run(options: argparse.Namespace) -> int:
         return 0 if report.ok else 2
     from export import export_checkpoint
 
+    line = TerminalLine(sys.stderr) if _has_terminal() and not options.quiet else None
+
+    def show(text: str) -> None:
+        if line is not None:
+            line.show("")
+        print(printable(text), flush=True)
+
     export_checkpoint(
         source,
         options.bundle,
         options=chosen,
         check_values=not options.no_values,
-        progress=_ignore if options.quiet else _show,
+        memory=int(options.memory * 1e9),
+        fresh=options.fresh,
+        progress=_ignore if options.quiet else show,
+        live=None if line is None else line.show,
     )
     print(f"bundle: {options.bundle}", flush=True)
     return 0
+
+
+def _gigabytes(text: str) -> float:
+    size = float(text)
+    if not 0 < size < 1e9:
+        raise ValueError(text)
+    return size
 
 
 def _export_options(options: argparse.Namespace) -> ExportOptions:
@@ -118,8 +149,8 @@ def _export_options(options: argparse.Namespace) -> ExportOptions:
     )
 
 
-def _show(line: str) -> None:
-    print(printable(line), flush=True)
+def _has_terminal() -> bool:
+    return sys.stderr is not None and sys.stderr.isatty()
 
 
 def _ignore(line: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import mmap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,6 +21,7 @@ import numpy as np
 
 from export.families import Family, family_of
 from export.matching import MatchReport, match_tensors, require_match
+from export.parameters import Parameter
 from export.safetensors_header import TensorInfo
 from export.sizes import ModelSizes
 from export.weight_files import find_weight_files, read_tensors
@@ -66,6 +67,11 @@ class Checkpoint:
         """The stored tensors compared with the family's table."""
         return match_tensors(self.family, self.sizes, self.tensors)
 
+    @cached_property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """Every parameter of the family, made of the tensors that this checkpoint stores."""
+        return self.match.layout.components(self.sizes)
+
     def require_complete(self) -> None:
         """Raises UserError naming every tensor that is missing, unexpected or misshapen."""
         require_match(self.match, self.path)
@@ -89,17 +95,22 @@ class Checkpoint:
             start = info.offset - info.offset % mmap.PAGESIZE
             mapped.madvise(mmap.MADV_DONTNEED, start, info.offset + info.bytes - start)
 
-    def digest(self) -> str:
+    def digest(self, on_bytes: Callable[[int], None] | None = None) -> str:
         """Hex SHA-256 of the consumed tensors: name, dtype, shape and bytes, in the order of names.
 
         The same for every way to shard or order the files, and whatever unused tensors hold.
+        `on_bytes` is called with the size of every tensor that has been read.
         """
         names = sorted(self.match.consumed)
         whole = hashlib.sha256()
         # The largest first, so that no thread is left with the embedding table at the end.
         largest_first = sorted(names, key=lambda name: -self.tensors[name].bytes)
         with ThreadPoolExecutor(THREADS) as pool:
-            hashes = dict(zip(largest_first, pool.map(self._hash, largest_first), strict=True))
+            hashes = {}
+            for name, found in zip(largest_first, pool.map(self._hash, largest_first), strict=True):
+                hashes[name] = found
+                if on_bytes is not None:
+                    on_bytes(self.tensors[name].bytes)
         for name in names:
             info = self.tensors[name]
             line = json.dumps([name, info.dtype, list(info.shape), hashes[name]])

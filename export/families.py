@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from export.config_keys import MING_OMNI_TTS, MING_OMNI_TTS_MOE, KnownKeys
 from export.dense_family import dense_components, dense_unused
-from export.moe_family import moe_components, moe_unused
+from export.moe_family import MOE_LAYOUTS, moe_unused
 from export.moe_sizes import read_moe_sizes
-from export.parameters import Parameter, UnusedTensor
+from export.parameters import Layout, Parameter, UnusedTensor
 from export.sizes import ModelSizes, read_sizes
 from trt_runtime.errors import UserError
 
@@ -20,8 +20,9 @@ class Family:
     """One row: how a config is recognised, what it may say, and what its tensors are for.
 
     `recognises(config)` looks at names only, so that a damaged config of the family is still told
-    what is wrong with it. `sizes` raises UserError; `components` and `unused` are pure.
-    `control_tokens` are what its prompt grammar needs of the tokenizer.
+    what is wrong with it. `sizes` raises UserError; `unused` is pure. `layouts` are the ways in
+    which it is stored, the released one first. `control_tokens` are what its prompt grammar needs
+    of the tokenizer.
     """
 
     name: str
@@ -29,7 +30,7 @@ class Family:
     sections: tuple[str, ...]
     known_keys: KnownKeys
     sizes: Callable[[Mapping[str, Any]], ModelSizes]
-    components: Callable[[ModelSizes], tuple[Parameter, ...]]
+    layouts: tuple[Layout, ...]
     unused: Callable[[ModelSizes], tuple[UnusedTensor, ...]]
     control_tokens: tuple[str, ...]
 
@@ -37,6 +38,28 @@ class Family:
         return config.get("model_type") == self.model_type and all(
             isinstance(config.get(section), Mapping) for section in self.sections
         )
+
+    def components(self, sizes: ModelSizes) -> tuple[Parameter, ...]:
+        """Every parameter with the tensors of the released layout, component after component."""
+        return self.layouts[0].components(sizes)
+
+    def layout_of(self, sizes: ModelSizes, names: Collection[str]) -> Layout:
+        """The layout of which a checkpoint with tensors `names` holds the largest share.
+
+        Tensors that every layout has do not count; without any other it is the released one.
+        """
+        if len(self.layouts) == 1:
+            return self.layouts[0]
+        tables = [
+            {name for row in layout.components(sizes) for name in row.sources}
+            for layout in self.layouts
+        ]
+        shared = set.intersection(*tables)
+        shares = [
+            sum(name in names for name in table - shared) / max(len(table - shared), 1)
+            for table in tables
+        ]
+        return self.layouts[shares.index(max(shares))]
 
     def component_names(self, sizes: ModelSizes) -> tuple[str, ...]:
         """Components in the order of the table."""
@@ -50,7 +73,7 @@ FAMILIES: tuple[Family, ...] = (
         sections=("llm_config", "audio_tokenizer_config", "ditar_config", "aggregator_config"),
         known_keys=MING_OMNI_TTS,
         sizes=read_sizes,
-        components=dense_components,
+        layouts=(Layout("as released", dense_components),),
         unused=dense_unused,
         control_tokens=(
             "<audio>",
@@ -69,7 +92,7 @@ FAMILIES: tuple[Family, ...] = (
         sections=("llm_config", "audio_tokenizer_config", "ditar_config", "aggregator_config"),
         known_keys=MING_OMNI_TTS_MOE,
         sizes=read_moe_sizes,
-        components=moe_components,
+        layouts=MOE_LAYOUTS,
         unused=moe_unused,
         control_tokens=(
             "<audio>",

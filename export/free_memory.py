@@ -1,10 +1,21 @@
-"""How much memory there is for an export, and how much comparing a graph's values asks for."""
+"""How much memory there is for an export, and how much comparing a graph's values asks for.
+
+Measured by benchmarks/export_memory.py.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 _MEMINFO = Path("/proc/meminfo")
+
+#: What an export may take where the caller says nothing.
+DEFAULT_MEMORY = 6_000_000_000
+
+#: Of an export that compares no values: torch, onnx and a graph.
+BASE_MEMORY = 800_000_000
+#: A parameter of a graph that is compared: as stored, cast, and copied where an operator does.
+_COMPARED_BYTES = 14
 
 #: Float32 copies of the weights that a comparison holds: torch's, the evaluator's, one in between.
 _COPIES = 3
@@ -28,3 +39,8 @@ def free_to_compare(parameters: int) -> int:
     Twice what that takes: the machine is not ours alone.
     """
     return 2 * _COPIES * 4 * parameters
+
+
+def memory_to_compare(parameters: int) -> int:
+    """The peak of an export, in bytes, while it compares the values of a graph of so many."""
+    return BASE_MEMORY + _COMPARED_BYTES * parameters

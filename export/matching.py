@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from export.parameters import UnusedTensor
+from export.parameters import Layout, UnusedTensor
 from export.safetensors_header import TensorInfo
 from export.sizes import ModelSizes
 from trt_runtime.errors import UserError
@@ -37,12 +37,16 @@ class MisshapenTensor:
 class MatchReport:
     """The comparison: names in the order of the table, or sorted where the table lacks them.
 
-    `missing`: needed and not stored. `unexpected`: stored and not in the table. `misshapen`: in the
-    table with another shape. `mistyped`: needed, but not stored as a float type that is read.
-    `unused`: stored and listed as unused. `consumed`: stored and needed.
+    `layout` is the one that the checkpoint is taken for: its table is what is compared with.
+    `missing`: needed and not stored. `mixed`: stored, and of another layout of the family.
+    `unexpected`: stored and in no table. `misshapen`: in the table with another shape. `mistyped`:
+    needed, but not stored as a float type that is read. `unused`: stored and listed as unused.
+    `consumed`: stored and needed.
     """
 
+    layout: Layout
     missing: tuple[str, ...]
+    mixed: tuple[str, ...]
     unexpected: tuple[str, ...]
     misshapen: tuple[MisshapenTensor, ...]
     mistyped: tuple[str, ...]
@@ -51,7 +55,9 @@ class MatchReport:
 
     @property
     def ok(self) -> bool:
-        return not (self.missing or self.unexpected or self.misshapen or self.mistyped)
+        return not (
+            self.missing or self.mixed or self.unexpected or self.misshapen or self.mistyped
+        )
 
 
 def match_tensors(
@@ -62,16 +68,18 @@ def match_tensors(
     A tensor listed as unused may be absent: tied weights and stripped encoders are stored or not,
     and neither changes a sample. One that is stored must have the listed shape.
     """
-    needed = {
-        name: shape
-        for parameter in family.components(sizes)
-        for name, shape in zip(parameter.sources, parameter.source_shapes, strict=True)
-    }
+    layout = family.layout_of(sizes, tensors)
+    needed = _sources(layout, sizes)
+    others = {name for other in family.layouts for name in _sources(other, sizes)} - set(needed)
     unused = {tensor.name: tensor for tensor in family.unused(sizes)}
     expected = needed | {name: tensor.shape for name, tensor in unused.items()}
     return MatchReport(
+        layout=layout,
         missing=tuple(name for name in needed if name not in tensors),
-        unexpected=tuple(sorted(name for name in tensors if name not in expected)),
+        mixed=tuple(sorted(name for name in tensors if name in others)),
+        unexpected=tuple(
+            sorted(name for name in tensors if name not in expected and name not in others)
+        ),
         misshapen=tuple(
             MisshapenTensor(name, shape, tensors[name].shape)
             for name, shape in expected.items()
@@ -85,6 +93,15 @@ def match_tensors(
         unused=tuple(tensor for name, tensor in unused.items() if name in tensors),
         consumed=tuple(name for name in needed if name in tensors),
     )
+
+
+def _sources(layout: Layout, sizes: ModelSizes) -> dict[str, tuple[int, ...]]:
+    """The tensors that a layout's table needs, with their shapes."""
+    return {
+        name: shape
+        for parameter in layout.components(sizes)
+        for name, shape in zip(parameter.sources, parameter.source_shapes, strict=True)
+    }
 
 
 def require_match(report: MatchReport, folder: object) -> None:
@@ -104,11 +121,17 @@ def differences(report: MatchReport) -> list[str]:
     """One line for each kind of difference that there is."""
     kinds: tuple[tuple[str, Sequence[object]], ...] = (
         ("missing", report.missing),
+        (of_another_layout(report), report.mixed),
         ("unexpected", report.unexpected),
         ("misshapen", report.misshapen),
         (f"stored in a dtype other than {', '.join(READABLE)}", report.mistyped),
     )
     return [f"{len(names)} {kind}: {first_names(names)}" for kind, names in kinds if names]
+
+
+def of_another_layout(report: MatchReport) -> str:
+    """What is wrong with the tensors that are `mixed`."""
+    return f"of another layout than the rest, which is {report.layout.name}"
 
 
 def first_names(names: Sequence[object]) -> str:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
 
 from export.audio_tokenizer import audio_components, audio_unused
 from export.dense_family import HEAD, advance, flow, speaker_projection
 from export.parameters import (
     CONCAT,
     INTERLEAVE,
+    Layout,
     Parameter,
+    Shape,
     UnusedTensor,
     copied,
     linear_weight,
@@ -19,7 +23,25 @@ from export.sizes import ModelSizes
 _TALKER = "model.model."
 
 
-def moe_components(sizes: ModelSizes) -> tuple[Parameter, ...]:
+@dataclass(frozen=True)
+class ExpertTensors:
+    """How the experts' weights of a layer are stored: `stacked` in one tensor a projection, or not.
+
+    Stacked is what upstream's BailingMoeGroupedMLP saves, under `use_grouped_gemm`: the number of
+    experts then comes first in the shape.
+    """
+
+    stacked: bool
+
+    def names(self, mlp: str, projection: str, count: int) -> tuple[str, ...]:
+        each = [""] if self.stacked else [f"{expert}." for expert in range(count)]
+        return tuple(f"{mlp}experts.{expert}{projection}_proj.weight" for expert in each)
+
+    def shape(self, count: int, rows: int, columns: int) -> Shape:
+        return (count, rows, columns) if self.stacked else (rows, columns)
+
+
+def moe_components(sizes: ModelSizes, tensors: ExpertTensors) -> tuple[Parameter, ...]:
     """Every parameter of the family, in the order in which components are written."""
     talker = sizes.talker
     return (
@@ -30,11 +52,17 @@ def moe_components(sizes: ModelSizes) -> tuple[Parameter, ...]:
             (talker.vocab_size, talker.hidden),
         ),
         *speaker_projection(sizes),
-        *_stack(sizes),
+        *_stack(sizes, tensors),
         *flow(sizes),
         *advance(sizes),
         *audio_components(sizes.audio),
     )
+
+
+MOE_LAYOUTS = (
+    Layout("one tensor an expert", partial(moe_components, tensors=ExpertTensors(stacked=False))),
+    Layout("stacked experts", partial(moe_components, tensors=ExpertTensors(stacked=True))),
+)
 
 
 def moe_unused(sizes: ModelSizes) -> tuple[UnusedTensor, ...]:
@@ -56,7 +84,7 @@ def moe_unused(sizes: ModelSizes) -> tuple[UnusedTensor, ...]:
     return (head, *gates, *audio_unused(sizes.audio))
 
 
-def _stack(sizes: ModelSizes) -> Iterator[Parameter]:
+def _stack(sizes: ModelSizes, tensors: ExpertTensors) -> Iterator[Parameter]:
     """The talker: fused rows of queries, keys, values; router, experts, shared expert."""
     talker, experts = sizes.talker, sizes.talker.experts
     assert experts is not None
@@ -66,9 +94,12 @@ def _stack(sizes: ModelSizes) -> Iterator[Parameter]:
         at, source = f"talker.layers.{layer}.", f"{_TALKER}layers.{layer}."
         attention, mlp = f"{source}attention.", f"{source}mlp."
         fused = (f"{attention}query_key_value.weight", queries + 2 * keys)
-        each = [f"{mlp}experts.{expert}." for expert in range(experts.count)]
-        pairs = tuple(f"{e}{name}_proj.weight" for e in each for name in ("gate", "up"))
-        downs = tuple(f"{e}down_proj.weight" for e in each)
+        gates, ups, downs = (
+            tensors.names(mlp, name, experts.count) for name in ("gate", "up", "down")
+        )
+        pairs = tuple(name for pair in zip(gates, ups, strict=True) for name in pair)
+        wide = tensors.shape(experts.count, width, hidden)
+        tall = tensors.shape(experts.count, hidden, width)
         norm = f"{source}input_layernorm.weight"
         yield copied("talker", f"{at}attention_norm", norm, (hidden,))
         yield linear_weight("talker", f"{at}qkv_weight", hidden, fused)
@@ -82,11 +113,11 @@ def _stack(sizes: ModelSizes) -> Iterator[Parameter]:
         )
         yield Parameter(
             "talker", f"{at}experts_gate_up", (experts.count, 2 * width, hidden),
-            pairs, ((width, hidden),) * len(pairs), INTERLEAVE,
+            pairs, (wide,) * len(pairs), INTERLEAVE,
         )  # fmt: skip
         yield Parameter(
             "talker", f"{at}experts_down", (experts.count, hidden, width),
-            downs, ((hidden, width),) * len(downs), CONCAT,
+            downs, (tall,) * len(downs), CONCAT,
         )  # fmt: skip
         yield linear_weight(
             "talker", f"{at}gate_up_weight", hidden,

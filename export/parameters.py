@@ -6,11 +6,11 @@ prefixes is other calls of the same functions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import prod
 
-from export.sizes import FlowTransformerSizes, TransformerSizes
+from export.sizes import FlowTransformerSizes, ModelSizes, TransformerSizes
 
 #: The parameter is the one source as stored.
 COPY = "copy"
@@ -20,7 +20,8 @@ TRANSPOSE = "transpose"
 TRANSPOSE_CONCAT = "transpose_concat"
 #: Tensors one after the other: vectors joined, or matrices stacked.
 CONCAT = "concat"
-#: Matrices of pairs, their rows in turns, pair after pair: (pairs, 2 rows, columns).
+#: Matrices, or stacks of them, of pairs, their rows in turns, pair after pair:
+#: (matrices, 2 rows, columns).
 INTERLEAVE = "interleave"
 
 Shape = tuple[int, ...]
@@ -40,6 +41,18 @@ class Parameter:
     @property
     def elements(self) -> int:
         return prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One way in which checkpoints of a family store their weights; each gives the same bundle.
+
+    `name` says it to people. `components(sizes)` is its table: the same parameters in the same
+    order as in every layout of the family, made of other tensors.
+    """
+
+    name: str
+    components: Callable[[ModelSizes], tuple[Parameter, ...]]
 
 
 @dataclass(frozen=True)

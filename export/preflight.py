@@ -135,7 +135,7 @@ def _check_tensors(folder: Path, report: PreflightReport) -> None:
     )
     report.components = _groups(
         (parameter.component, name, report.tensors[name])
-        for parameter in report.family.components(report.sizes)
+        for parameter in report.match.layout.components(report.sizes)
         for name in parameter.sources
         if name in report.tensors
     )

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from export.matching import first_names
+from export.durations import about
+from export.free_memory import DEFAULT_MEMORY
+from export.matching import first_names, of_another_layout
 from export.needs import BASIS
 from export.sizes import ModelSizes, TransformerSizes
 from trt_runtime.printable import printable
@@ -127,8 +129,12 @@ def _unused(groups: tuple[TensorGroup, ...]) -> Iterator[str]:
 
 def _match(report: PreflightReport) -> Iterator[str]:
     match = report.match
-    if match is None:
+    if match is None or report.family is None:
         return
+    if len(report.family.layouts) > 1:
+        yield f"layout: {match.layout.name}"
+        mixed = first_names(match.mixed) if match.mixed else "none"
+        yield f"{of_another_layout(match)}: {mixed}"
     for name, found in (
         ("missing", match.missing),
         ("unexpected", match.unexpected),
@@ -157,6 +163,11 @@ def _needs(report: PreflightReport) -> Iterator[str]:
         f"memory  {needs.memory / 1e9:.1f} GB with every graph's values compared, "
         f"{needs.memory_form_only / 1e9:.1f} GB without"
     )
+    if needs.memory > DEFAULT_MEMORY:
+        yield (
+            f"        {DEFAULT_MEMORY / 1e9:.0f} GB at most: graphs that need more are compared "
+            "where --memory allows"
+        )
     if report.memory_free is not None:
         yield f"        {report.memory_free / 1e9:.1f} GB free: {_memory_verdict(report)}"
     yield f"disk    {needs.disk / 1e9:.2f} GB for the bundle"
@@ -164,7 +175,7 @@ def _needs(report: PreflightReport) -> Iterator[str]:
         enough = "enough" if report.disk_free >= needs.disk else "NOT enough"
         where = f"for {report.bundle}" if report.bundle else "in this folder"
         yield f"        {report.disk_free / 1e9:.2f} GB free {where}: {enough}"
-    yield f"time    {_duration(needs.seconds)}"
+    yield f"time    {about(needs.seconds)}"
     yield f"basis   {BASIS}"
 
 
@@ -180,10 +191,6 @@ def _memory_verdict(report: PreflightReport) -> str:
             f"{needs.free_memory / 1e9:.1f} GB is free"
         )
     return "NOT enough"
-
-
-def _duration(seconds: float) -> str:
-    return f"about {seconds:.0f} s" if seconds < 120 else f"about {seconds / 60:.0f} minutes"
 
 
 def _assumptions(report: PreflightReport) -> Iterator[str]:

@@ -19,6 +19,7 @@ import ml_dtypes
 import numpy as np
 
 from export.families import family_of
+from export.parameters import Layout
 from export.sizes import ModelSizes
 from export.speaker_encoder import CAMPPLUS
 from export.tokenizer import added_token, byte_level_bpe
@@ -87,6 +88,7 @@ def write_random_checkpoint(
     seed: int = 0,
     dtype: str = "bfloat16",
     shard_bytes: int | None = None,
+    layout: Layout | None = None,
     tokenizer: bool = True,
     speaker_encoder: bool = True,
     stop_bias: float = 0.0,
@@ -95,8 +97,9 @@ def write_random_checkpoint(
     """Writes a checkpoint of `config` with every tensor that its family's table names, used or not.
 
     One model.safetensors, or with `shard_bytes` shards of at most that many bytes (a larger tensor
-    has a shard of its own) and an index. Parameters are stored in `dtype` (bfloat16, float16 or
-    float32), the buffers inv_freq and window exactly, in float32. `stop_bias` is added to the
+    has a shard of its own) and an index. `layout` is one of the family's, by default the released.
+    Parameters are stored in `dtype` (bfloat16, float16 or float32), the buffers inv_freq and window
+    exactly, in float32. `stop_bias` is added to the
     logit of stopping: below zero speech is longer. `on_progress(done, total)` counts bytes.
     `tokenizer` writes a byte-level tokenizer.json with the released control tokens at the end of
     the vocabulary, `speaker_encoder` a small campplus.onnx.
@@ -114,7 +117,7 @@ def write_random_checkpoint(
     sizes = family.sizes(config)
     shapes = {
         name: shape
-        for parameter in family.components(sizes)
+        for parameter in (layout or family.layouts[0]).components(sizes)
         for name, shape in zip(parameter.sources, parameter.source_shapes, strict=True)
     } | {tensor.name: tensor.shape for tensor in family.unused(sizes)}
     tensors = [
@@ -225,7 +228,7 @@ def _distribution(name: str, shape: tuple[int, ...]) -> tuple[float, float]:
     gain = _RESIDUAL_GAIN if name.endswith(_RESIDUAL) else 1.0
     if name.endswith("stop_head.weight"):
         gain = _STOP_GAIN
-    return 0.0, gain / math.sqrt(shape[1])
+    return 0.0, gain / math.sqrt(shape[-1])
 
 
 def _uniform(name: str, seed: int, count: int) -> Iterator[np.ndarray]:

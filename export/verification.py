@@ -7,7 +7,7 @@ own reference evaluator (NumPy), next to the torch module with the same weights.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +17,12 @@ import torch
 from onnx.reference import ReferenceEvaluator
 from torch import Tensor, nn
 
-from export.free_memory import free_memory, free_to_compare
+from export.free_memory import (
+    DEFAULT_MEMORY,
+    free_memory,
+    free_to_compare,
+    memory_to_compare,
+)
 from export.graphs import GraphSource, example_inputs
 from export.sizes import ModelSizes
 from trt_runtime.contract import GraphSpec
@@ -51,38 +56,64 @@ def verify(
     weights: Mapping[str, StoredTensor],
     *,
     values: bool = True,
+    memory: int = DEFAULT_MEMORY,
 ) -> Comparison:
     """How the graph at `path` compares with its torch module, at each of its example inputs.
 
-    Only the form is checked without `values`, and where memory for them is short. Raises MingError
+    Only the form is checked without `values`, and where they would take more than `memory` bytes or
+    memory is short. Raises MingError
     where the form is wrong or an error exceeds :data:`TOLERANCE`.
     """
     onnx.checker.check_model(path, full_check=True)
     if not values:
         return Comparison(skipped="not asked for (--no-values)")
-    needed = free_to_compare(sum(math.prod(tensor.shape) for tensor in weights.values()))
-    free = free_memory()
-    if free is not None and needed > free:
-        return Comparison(skipped=f"needs {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB free")
-    module = source.make(sizes, geometry).eval()
-    load_weights(module, weights, path.parent)
+    if skipped := no_room_to_compare(weights, memory):
+        return Comparison(skipped=skipped)
+    examples = example_inputs(source.spec, geometry)
+    # One after the other: each has float32 copies of the weights.
+    expected = _run_module(source.make(sizes, geometry).eval(), weights, path.parent, examples)
     evaluator = ReferenceEvaluator(str(path))
     return Comparison(
         max(
-            _compare(evaluator, module, source.spec, inputs)
-            for inputs in example_inputs(source.spec, geometry)
+            _compare(evaluator, source.spec, inputs, outputs)
+            for inputs, outputs in zip(examples, expected, strict=True)
         )
     )
 
 
+def no_room_to_compare(weights: Mapping[str, StoredTensor], memory: int) -> str:
+    """Why a graph with these weights cannot be compared within `memory` bytes; "" where it can."""
+    parameters = sum(math.prod(tensor.shape) for tensor in weights.values())
+    peak = memory_to_compare(parameters)
+    if peak > memory:
+        return f"needs {peak / 1e9:.1f} GB, --memory allows {memory / 1e9:.1f} GB"
+    needed = free_to_compare(parameters)
+    free = free_memory()
+    if free is not None and needed > free:
+        return f"needs {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB free"
+    return ""
+
+
+def _run_module(
+    module: nn.Module,
+    weights: Mapping[str, StoredTensor],
+    folder: Path,
+    examples: Sequence[tuple[Tensor, ...]],
+) -> list[tuple[Tensor, ...]]:
+    """The module's outputs at each example, with its weights from the files in `folder`."""
+    load_weights(module, weights, folder)
+    with torch.no_grad():
+        found = [module(*inputs) for inputs in examples]
+    return [(outputs,) if isinstance(outputs, Tensor) else outputs for outputs in found]
+
+
 def _compare(
-    evaluator: ReferenceEvaluator, module: nn.Module, spec: GraphSpec, inputs: tuple[Tensor, ...]
+    evaluator: ReferenceEvaluator,
+    spec: GraphSpec,
+    inputs: tuple[Tensor, ...],
+    expected: tuple[Tensor, ...],
 ) -> float:
     """The largest relative error of an output at one point; MingError where it is too large."""
-    with torch.no_grad():
-        expected = module(*inputs)
-    if isinstance(expected, Tensor):
-        expected = (expected,)
     arrays = {tensor.name: value.numpy() for tensor, value in zip(spec.inputs, inputs, strict=True)}
     found = evaluator.run(None, arrays)
     errors = {

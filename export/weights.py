@@ -6,7 +6,7 @@ that are mapped, not of the model.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -38,12 +38,16 @@ _EXPONENT: dict[str, tuple[type[np.unsignedinteger], int]] = {
 
 
 def write_component(
-    checkpoint: Checkpoint, parameters: Sequence[Parameter], path: Path
+    checkpoint: Checkpoint,
+    parameters: Sequence[Parameter],
+    path: Path,
+    on_bytes: Callable[[int], None] | None = None,
 ) -> dict[str, StoredTensor]:
     """Writes `parameters` in their order into the raw file `path` and says where each lies.
 
     A parameter keeps the dtype of its sources where they agree (bfloat16 stays bfloat16), and is
     float32 otherwise. The bytes depend on the tensors alone. The file appears whole or not at all.
+    `on_bytes` is called with the size of every block that has been written.
 
     Raises UserError naming a tensor that holds NaN or infinity, or a tensor that is missing or has
     another shape than the table says, and where the disk fills, saying how much was needed.
@@ -54,7 +58,9 @@ def write_component(
         for parameter in parameters:
             entry = stored[parameter.name]
             file.write(bytes(entry.offset - file.tell()))
-            _write(file, checkpoint, parameter, entry)
+            for size in _write(file, checkpoint, parameter, entry):
+                if on_bytes is not None:
+                    on_bytes(size)
     return stored
 
 
@@ -96,14 +102,15 @@ def _numpy_dtype(dtype: str) -> np.dtype:
 
 def _write(
     file: BinaryIO, checkpoint: Checkpoint, parameter: Parameter, entry: StoredTensor
-) -> None:
+) -> Iterator[int]:
+    """Streams a parameter into `file`, yielding the bytes of each block as it is written."""
     sources = [checkpoint.read(name) for name in parameter.sources]
     for name, source in zip(parameter.sources, sources, strict=True):
         _check_finite(name, source, checkpoint.tensors[name].dtype)
     dtype = _numpy_dtype(entry.dtype)
     start = file.tell()
     for block in _blocks(parameter.transform, sources):
-        file.write(np.ascontiguousarray(block, dtype).reshape(-1).view(np.uint8).data)
+        yield file.write(np.ascontiguousarray(block, dtype).reshape(-1).view(np.uint8).data)
     if file.tell() - start != entry.bytes:
         raise AssertionError(f"{parameter.name}: the table's shape does not fit its sources")
     for name in parameter.sources:
@@ -129,7 +136,8 @@ def _blocks(transform: str, sources: list[np.ndarray]) -> Iterator[np.ndarray]:
             rows = [source[:, start : start + step].T for source in sources]
             yield rows[0] if len(rows) == 1 else _side_by_side(rows)
     elif transform == INTERLEAVE:
-        for even, odd in zip(sources[0::2], sources[1::2], strict=True):
+        matrices = [source.reshape(-1, source.shape[-1]) for source in sources]
+        for even, odd in zip(matrices[0::2], matrices[1::2], strict=True):
             step = _rows_a_block(2 * even.shape[1] * even.itemsize)
             for start in range(0, len(even), step):
                 rows = [even[start : start + step], odd[start : start + step]]

@@ -31,8 +31,8 @@ def exit_status(
     """What `run` returns, or the status of what it raised, which is told on standard error.
 
     2: a MingError, told after `name` as `in_words` says it. 130, 143, 129: ended by Ctrl-C, SIGTERM
-    or SIGHUP, told by the line `interrupted`. 141: whoever read standard output has gone. Other
-    exceptions are faults of ours and pass.
+    or SIGHUP, told by the line `interrupted`. Notes of either (PEP 678) are told after it. 141:
+    whoever read standard output has gone. Other exceptions are faults of ours and pass.
     """
     _fill_standard_descriptors()
     try:
@@ -41,9 +41,11 @@ def exit_status(
     except MingError as error:
         for line in f"{name}: {in_words(str(error))}".split("\n"):
             tell(line)
+        _tell_notes(error)
         return USER_ERROR
     except KeyboardInterrupt as error:
         tell(interrupted)
+        _tell_notes(error)
         return _BY_SIGNAL + (error.number if isinstance(error, Termination) else signal.SIGINT)
     except BrokenPipeError:
         discard(sys.stdout)
@@ -52,6 +54,11 @@ def exit_status(
         # What logging could not write would be tried once more at the interpreter's end, and the
         # exit status be another for it.
         write_error("")
+
+
+def _tell_notes(error: BaseException) -> None:
+    for note in getattr(error, "__notes__", ()):
+        tell(note)
 
 
 def tell(line: str) -> None:

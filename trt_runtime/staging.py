@@ -2,7 +2,8 @@
 
 The way of bundles and engine folders alike. A work folder `.NAME.building-*` lies beside the place
 `NAME`; in it the new folder grows, and into it the old one is moved when the new one is whole. Its
-lock file is held while its build runs, so that a later build can tell a dead one's leftovers.
+lock file is held while its build runs, so that a later build can tell a dead one's leftovers. Work
+that can be gone on with lies in `.NAME.unfinished` instead, which outlives a build that fails.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import json
 import logging
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,7 +32,7 @@ except ImportError:  # Windows
 log = logging.getLogger(__name__)
 
 _KINDS = {BUNDLE: "a bundle", ENGINES: "an engine folder"}
-_WORK, _LOCK, _OLD = "building", ".lock", ".old"
+_WORK, _UNFINISHED, _LOCK, _OLD = "building", "unfinished", ".lock", ".old"
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _UNWRITABLE = (
     errno.EACCES,
@@ -125,6 +127,64 @@ def work_folder(out: Path) -> Iterator[Path]:
     Folders above `out` are made as needed, and deleted again where nothing came to lie in them.
     Left behind only where the process is killed; the next build of the same `out` deletes it then.
     """
+    with _parents(out):
+        _remove_leftovers(out)
+        work, lock = _make(out)
+        try:
+            yield work
+        finally:
+            _discard(work, out)
+            if lock is not None:
+                lock.close()
+
+
+@contextlib.contextmanager
+def resumable_folder(out: Path) -> Iterator[Path]:
+    """As :func:`work_folder`, but kept with all that lies in it where the block fails.
+
+    The next call for the same `out` gets it again as it is: whoever left it may have been killed in
+    the middle of a file. Deleted when the block ends without an error, or leaves nothing in it.
+    It is a folder as :func:`work_folder` gives where the disk or the system has no locks, since
+    nobody could tell a running build's folder from one that was left, and where another user's
+    folder has its name.
+
+    Raises UserError where another build of `out` is using it.
+    """
+    with _parents(out):
+        _remove_leftovers(out)
+        resumed = _lock_unfinished(out)
+        if resumed is None:
+            with work_folder(out) as work:
+                yield work
+            return
+        work, lock = resumed
+        with lock:
+            _put_back(work, out)
+            shutil.rmtree(work / _OLD, ignore_errors=True)  # killed when it had been replaced
+            try:
+                yield work
+            except BaseException:
+                _put_back(work, out)
+                if not unfinished_size(out):
+                    _discard(work, out)
+                raise
+            _discard(work, out)
+
+
+def unfinished_folder(out: Path) -> Path:
+    """Where :func:`resumable_folder` keeps what a failed build of `out` has done."""
+    return out.with_name(f".{out.name}.{_UNFINISHED}")
+
+
+def unfinished_size(out: Path) -> int:
+    """Bytes that are kept there; 0 where nothing is."""
+    paths = unfinished_folder(out).rglob("*")
+    return sum(path.stat().st_size for path in paths if path.is_file())
+
+
+@contextlib.contextmanager
+def _parents(out: Path) -> Iterator[None]:
+    """Makes the folders above `out`, and deletes those again in which nothing came to lie."""
     missing = [folder for folder in out.parents if not folder.exists()]
     try:
         try:
@@ -139,14 +199,7 @@ def work_folder(out: Path) -> Iterator[Path]:
                 found=reason_of(error),
                 do="choose another folder; nothing was left behind",
             ) from error
-        _remove_leftovers(out)
-        work, lock = _make(out)
-        try:
-            yield work
-        finally:
-            _discard(work, out)
-            if lock is not None:
-                lock.close()
+        yield
     finally:
         with contextlib.suppress(OSError):  # not empty, or never made
             for folder in missing:
@@ -182,6 +235,53 @@ def _make(out: Path) -> tuple[Path, BinaryIO | None]:
                 return work, None
             shutil.rmtree(work, ignore_errors=True)
             raise
+
+
+def _lock_unfinished(out: Path) -> tuple[Path, BinaryIO] | None:
+    """The folder of unfinished work, made where there is none, with its lock held.
+
+    None where there are no locks or it is another user's; UserError where another process, or call,
+    holds it.
+    """
+    work = unfinished_folder(out)
+    while True:
+        work.mkdir(mode=0o700, exist_ok=True)
+        if not _is_ours(work):
+            return None
+        try:
+            lock = _lock(work)
+        except BlockingIOError as error:
+            raise UserError(
+                f"{out} is being written by another command",
+                expected="one command at a time for one folder",
+                found=f"{work} in use",
+                do="wait until it has finished, or choose another folder",
+            ) from error
+        except FileNotFoundError:
+            continue  # whoever used it has just finished and deleted it
+        except OSError as error:
+            _remove_empty(work)
+            if error.errno not in _NO_LOCKS:
+                raise
+            return None
+        if lock is None:
+            _remove_empty(work)
+            return None
+        return work, lock
+
+
+def _is_ours(work: Path) -> bool:
+    """Whether a folder is one itself and this user's: what lies in it will be believed."""
+    found = work.lstat()
+    owner = os.geteuid() if hasattr(os, "geteuid") else found.st_uid
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == owner
+
+
+def _remove_empty(work: Path) -> None:
+    """Deletes a work folder that was made in vain; not what others may have in it."""
+    with contextlib.suppress(OSError):
+        (work / _LOCK).unlink(missing_ok=True)
+        work.rmdir()
 
 
 def _lock(work: Path) -> BinaryIO | None:
@@ -224,11 +324,16 @@ def _remove_leftovers(out: Path) -> None:
 
 def _discard(work: Path, out: Path) -> None:
     """Deletes a work folder; what lay in `out` is put back where nothing has replaced it."""
+    _put_back(work, out)
+    shutil.rmtree(work, ignore_errors=True)
+
+
+def _put_back(work: Path, out: Path) -> None:
+    """Moves what lay in `out` back from a build's work folder where nothing has replaced it."""
     old = work / _OLD
     if old.is_dir() and not os.path.lexists(out):
         log.warning("putting back %s, which an interrupted build had moved away", out)
         old.rename(out)
-    shutil.rmtree(work, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -240,7 +345,7 @@ def disk_errors(out: Path, needed: int) -> Iterator[None]:
         if error.errno in _DISK_FULL:
             free = shutil.disk_usage(existing_folder(out)).free
             raise UserError(
-                f"The disk of {out} is full; nothing was written",
+                f"The disk of {out} is full",
                 expected=f"about {needed / 1e6:,.0f} MB free while building",
                 found=f"{free / 1e6:,.0f} MB free ({error.strerror})",
                 do="free some space, or choose a folder on another disk",

@@ -146,8 +146,9 @@ def exports(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, E
     calls: list[tuple[Path, ExportOptions]] = []
 
     def export_checkpoint(
-        source: Path, target: Path, *, options: ExportOptions, progress: object
+        source: Path, target: Path, *, options: ExportOptions, resumable: bool, progress: object
     ) -> None:
+        assert not resumable  # into a folder that goes with the build
         calls.append((source, options))
         shutil.copytree(bundle, target)
 

@@ -195,7 +195,7 @@ def test_sliding_windows(
         name: by_definition(tensors, audio, wave, windows if name == rule else row[1])
         for name, row in RULES.items()
     }
-    monkeypatch.setattr("export.bundle.graph_sources", _only_the_encoder)
+    monkeypatch.setattr("export.export_plan.graph_sources", _only_the_encoder)
     bundle = export_checkpoint(tmp_path / "checkpoint", tmp_path / "bundle")
     engines = build_engines(bundle, tmp_path / "engines")
     manifest = read_manifest(engines)

@@ -226,7 +226,7 @@ def test_a_wrong_graph_is_refused(
         change(written)
         path.write_bytes(written.SerializeToString())
 
-    monkeypatch.setattr(export.bundle, "graph_sources", _only(name))
+    monkeypatch.setattr("export.export_plan.graph_sources", _only(name))
     monkeypatch.setattr(export.bundle.ir, "save", save_changed)
     with pytest.raises(MingError, match=f"{name} differs from its torch module"):
         export_checkpoint(checkpoint, tmp_path / "bundle", options=SMALL)
@@ -239,10 +239,10 @@ def test_values_that_memory_does_not_allow_to_compare_are_named(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(export.bundle, "graph_sources", _only(FLOW_STEP))
+    monkeypatch.setattr("export.export_plan.graph_sources", _only(FLOW_STEP))
     lines: list[str] = []
 
-    def manifest_of_export(name: str, **choice: bool) -> bytes:
+    def manifest_of_export(name: str, **choice: int) -> bytes:
         place = tmp_path / name
         export_checkpoint(checkpoint, place, options=SMALL, progress=lines.append, **choice)
         return (place / "manifest.json").read_bytes()
@@ -250,17 +250,22 @@ def test_values_that_memory_does_not_allow_to_compare_are_named(
     compared = manifest_of_export("a")
     assert "relative error" in lines[-1]
     unasked = manifest_of_export("b", check_values=False)
-    assert lines[-1].endswith("values NOT compared: not asked for (--no-values)")
+    assert "values NOT compared: not asked for (--no-values); 100 % done" in lines[-1]
     assert "NOT compared" not in caplog.text
     monkeypatch.setattr("export.verification.free_memory", lambda: 1000)
     impossible = manifest_of_export("c")
     assert re.search(r"flow_step: .*values NOT compared: needs \d+\.\d GB, 0\.0 GB free", lines[-1])
+    monkeypatch.undo()
+    monkeypatch.setattr("export.export_plan.graph_sources", _only(FLOW_STEP))
+    bounded = manifest_of_export("d", memory=700_000_000)
+    assert "values NOT compared: needs 0.8 GB, --memory allows 0.7 GB" in lines[-1]
+    assert "--memory allows" in caplog.text
     assert "graph flow_step: values NOT compared" in caplog.text
     # A bundle is the same wherever it is made.
-    assert compared == unasked == impossible
+    assert compared == unasked == impossible == bounded
 
 
-def test_an_interrupted_export_leaves_the_old_bundle(
+def test_a_failed_export_leaves_the_old_bundle(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = tmp_path / "bundle"
@@ -274,10 +279,10 @@ def test_an_interrupted_export_leaves_the_old_bundle(
     with monkeypatch.context() as patched:
         patched.setattr(export.bundle, "make_graph", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            export_checkpoint(checkpoint, place, options=SMALL)
+            export_checkpoint(checkpoint, place, options=SMALL, resumable=False)
     assert (place / "manifest.json").read_text() == old
     assert sorted(p.name for p in tmp_path.iterdir()) == ["bundle", "checkpoint"]
-    monkeypatch.setattr(export.bundle, "graph_sources", _only(SPEAKER_PROJECTION))
+    monkeypatch.setattr("export.export_plan.graph_sources", _only(SPEAKER_PROJECTION))
     export_checkpoint(checkpoint, place, options=SMALL)
     assert read_manifest(place).kind == BUNDLE
     assert sorted(p.name for p in tmp_path.iterdir()) == ["bundle", "checkpoint"]

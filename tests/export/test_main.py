@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -154,10 +155,10 @@ def test_an_output_below_a_file(refused: Callable[..., str], tmp_path: Path) -> 
 def test_an_output_that_may_not_be_written(
     refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(**_: object) -> str:
+    def refuse(*_: object, **__: object) -> str:
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr("trt_runtime.staging.tempfile.mkdtemp", refuse)
+    monkeypatch.setattr("trt_runtime.staging._lock", refuse)
     assert "cannot be written" in refused()
 
 
@@ -167,17 +168,35 @@ def test_an_output_that_holds_something_else(refused: Callable[..., str], tmp_pa
     assert "is not replaced" in refused(bundle=tmp_path / "thesis")
 
 
-@pytest.mark.parametrize("where", ["export.weights._write", "export.bundle.make_graph"])
+def _full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("where", ["export.weights._write", "export.finished_parts._line"])
 def test_a_full_disk(
     refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(where, full)
+    monkeypatch.setattr(where, _full)
     message = refused()
     assert "full" in message
     assert "Expected: " in message
+
+
+def test_a_disk_that_fills_later_keeps_what_is_finished(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("export.bundle.make_graph", _full)
+    assert main([str(folder), str(tmp_path / "new" / "bundle"), "--quiet"]) == 2
+    errors = capsys.readouterr().err
+    assert "is full" in errors
+    assert re.search(
+        r"\nkept: 7 of \d+ parts, 0\.00 GB, in .*\.bundle\.unfinished; the same", errors
+    )
+    kept = [path.name for path in (tmp_path / "new").iterdir()]
+    assert kept == [".bundle.unfinished"]
 
 
 def test_no_output_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -246,8 +265,9 @@ sys.exit(main([sys.argv[1], sys.argv[2], "--quiet"]))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_request_to_end_leaves_nothing(folder: Path, tmp_path: Path, number: int) -> None:
-    before = tree(tmp_path)
+def test_a_request_to_end_keeps_only_what_is_finished(
+    folder: Path, tmp_path: Path, number: int
+) -> None:
     child = subprocess.Popen(
         [sys.executable, "-c", _STUCK, folder, tmp_path / "new" / "bundle"],
         cwd=ROOT,
@@ -258,10 +278,13 @@ def test_a_request_to_end_leaves_nothing(folder: Path, tmp_path: Path, number: i
     assert child.stdout is not None
     try:
         assert child.stdout.readline() == "stuck\n"
-        assert len(list((tmp_path / "new").glob(".bundle.building-*"))) == 1
     finally:
         child.send_signal(number)
         _, errors = child.communicate(timeout=20)
     assert child.returncode == 128 + number
-    assert errors == "interrupted; nothing was left behind\n"
-    assert tree(tmp_path) == before
+    first, second = errors.splitlines()
+    assert first == "interrupted; no bundle was written"
+    assert second.startswith("kept: 7 of ")
+    left = tmp_path / "new" / ".bundle.unfinished"
+    assert {path.name for path in left.iterdir()} == {".lock", "journal.jsonl", "bundle"}
+    assert {path.suffix for path in (left / "bundle").iterdir()} == {".weights"}

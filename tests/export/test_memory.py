@@ -18,11 +18,11 @@ ROOT = Path(export.__file__).parents[1]
 _EXPORT = """
 import sys
 from pathlib import Path
-import export.bundle
+import export.export_plan
 from export import ExportOptions, export_checkpoint
-sources = export.bundle.graph_sources
+sources = export.export_plan.graph_sources
 # The graph of the large weights: tracing the small ones takes half a minute and no memory.
-export.bundle.graph_sources = lambda g: [s for s in sources(g) if s.spec.name == "talker_1"]
+export.export_plan.graph_sources = lambda g: [s for s in sources(g) if s.spec.name == "talker_1"]
 options = ExportOptions(256, 8, (16,))
 export_checkpoint(sys.argv[1], sys.argv[2], options=options, check_values=False)
 status = Path("/proc/self/status").read_text().splitlines()

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import copy
 import json
+import re
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load_file, save_file
 
 import trt_runtime
 from engines import build_engines
@@ -19,7 +23,7 @@ from export.families import family_of
 from export.geometry import ExportOptions, geometry_of
 from export.modules import experts as experts_module
 from export.modules.talker import Talker
-from export.preflight import check_checkpoint
+from export.preflight import check_checkpoint, format_report
 from export.synthetic import write_random_checkpoint
 from export.verification import load_weights
 from export.weights import write_component
@@ -131,6 +135,112 @@ def test_every_tensor_has_its_place() -> None:
 def test_shards_give_the_same_bundle(tmp_path: Path, moe: Any) -> None:
     made = export_checkpoint(OMNI_TTS / "tiny-moe-sharded", tmp_path / "bundle", check_values=False)
     assert read_manifest(made).files == read_manifest(moe.bundle).files
+
+
+def _stacked(layers: range | None = None) -> dict[str, np.ndarray]:
+    """The recorded checkpoint's tensors, the experts of `layers` (all, by default) stacked.
+
+    As upstream's BailingMoeGroupedMLP holds them: (experts, out, in) a projection.
+    """
+    tensors = load_file(moe_checkpoint() / "model.safetensors")
+    experts: dict[str, dict[int, np.ndarray]] = {}
+    for name in list(tensors):
+        found = re.fullmatch(r"(.*layers\.(\d+)\.mlp\.experts\.)(\d+)\.(\w+\.weight)", name)
+        if found and (layers is None or int(found[2]) in layers):
+            experts.setdefault(found[1] + found[4], {})[int(found[3])] = tensors.pop(name)
+    for name, each in experts.items():
+        tensors[name] = np.stack([each[expert] for expert in range(len(each))])
+    return tensors
+
+
+@pytest.fixture
+def stacked(tmp_path: Path) -> Callable[[dict[str, np.ndarray]], Path]:
+    """Writes the recorded checkpoint with other tensors."""
+
+    def write(tensors: dict[str, np.ndarray]) -> Path:
+        folder = Path(shutil.copytree(moe_checkpoint(), tmp_path / "stacked"))
+        save_file(tensors, folder / "model.safetensors")
+        return folder
+
+    return write
+
+
+Write = Callable[[dict[str, np.ndarray]], Path]
+
+
+def test_stacked_experts_give_the_same_bundle(stacked: Write, tmp_path: Path, moe: Any) -> None:
+    folder = stacked(_stacked())
+    report = check_checkpoint(folder)
+    assert report.ok
+    assert "layout: stacked experts" in format_report(report)
+    made = export_checkpoint(folder, tmp_path / "bundle", check_values=False)
+    ours, theirs = read_manifest(made), read_manifest(moe.bundle)
+    assert ours.files == theirs.files
+    assert ours.graphs == theirs.graphs
+    assert ours.source["tensors_sha256"] != theirs.source["tensors_sha256"]
+
+
+def _name(layer: int, projection: str) -> str:
+    return f"model.model.layers.{layer}.mlp.experts.{projection}_proj.weight"
+
+
+def _without_a_half() -> dict[str, np.ndarray]:
+    tensors = _stacked()
+    del tensors[_name(0, "up")]
+    return tensors
+
+
+def _transposed() -> dict[str, np.ndarray]:
+    tensors = _stacked()
+    tensors[_name(0, "gate")] = tensors[_name(0, "gate")].swapaxes(1, 2).copy()
+    return tensors
+
+
+def _an_expert_less() -> dict[str, np.ndarray]:
+    tensors = _stacked()
+    tensors[_name(0, "down")] = tensors[_name(0, "down")][:-1].copy()
+    return tensors
+
+
+def _one_expert_too() -> dict[str, np.ndarray]:
+    tensors = _stacked()
+    name = "model.model.layers.1.mlp.experts.3.gate_proj.weight"
+    return tensors | {name: load_file(moe_checkpoint() / "model.safetensors")[name]}
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (_without_a_half, rf"1 missing: {_name(0, 'up')}"),
+        (_transposed, rf"1 misshapen: {_name(0, 'gate')} \(expected"),
+        (_an_expert_less, rf"1 misshapen: {_name(0, 'down')} \(expected"),
+        (
+            _one_expert_too,
+            r"1 of another layout than the rest, which is stacked experts: "
+            r"model\.model\.layers\.1\.mlp\.experts\.3\.gate_proj\.weight",
+        ),
+        (
+            lambda: _stacked(range(1)),
+            r"\d+ of another layout than the rest, which is one tensor an expert: "
+            rf"{_name(0, 'down')}",
+        ),
+    ],
+)
+def test_experts_that_are_not_of_one_layout_are_refused_by_name(
+    stacked: Write, tmp_path: Path, make: Callable[[], dict[str, np.ndarray]], said: str
+) -> None:
+    folder = stacked(make())
+    with pytest.raises(UserError, match=said):
+        export_checkpoint(folder, tmp_path / "bundle", check_values=False)
+    assert re.search(said, format_report(check_checkpoint(folder)))
+
+
+def test_a_random_checkpoint_of_either_layout(config: dict[str, Any], tmp_path: Path) -> None:
+    for layout in family_of(config).layouts:
+        folder = tmp_path / layout.name
+        write_random_checkpoint(folder, config, layout=layout)
+        assert Checkpoint.open(folder).match.layout is layout
+        assert check_checkpoint(folder).ok
 
 
 def test_the_graphs_hold_the_operator_and_its_function(moe: Any) -> None:

@@ -53,7 +53,7 @@ def test_windowed_decoder(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
     }
     (checkpoint / "config.json").chmod(0o644)
     (checkpoint / "config.json").write_text(json.dumps(config))
-    monkeypatch.setattr("export.bundle.graph_sources", _only_the_decoder)
+    monkeypatch.setattr("export.export_plan.graph_sources", _only_the_decoder)
     bundle = export_checkpoint(checkpoint, tmp_path / "bundle")
     engines = build_engines(bundle, tmp_path / "engines")
     manifest = read_manifest(engines)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -167,12 +167,12 @@ def test_a_disk_that_fills_leaves_nothing(
     written = 0
     write = export.weights._write
 
-    def fill(*arguments: Any) -> None:
+    def fill(*arguments: Any) -> Iterator[int]:
         nonlocal written
         written += 1
         if written == 5:
             raise OSError(number, "no room")
-        write(*arguments)
+        return write(*arguments)
 
     monkeypatch.setattr(export.weights, "_write", fill)
     place = tmp_path / "out"
@@ -182,6 +182,13 @@ def test_a_disk_that_fills_leaves_nothing(
     if message == "disk is full":
         assert f"{size} bytes" in str(caught.value)
     assert list(place.iterdir()) == []
+
+
+def test_every_byte_is_counted(folder: Path, tmp_path: Path) -> None:
+    checkpoint = Checkpoint.open(folder)
+    sizes: list[int] = []
+    stored = write_component(checkpoint, rows(checkpoint, "talker"), tmp_path / "x", sizes.append)
+    assert sum(sizes) == sum(entry.bytes for entry in stored.values())
 
 
 def test_a_folder_that_is_not_there(folder: Path, tmp_path: Path) -> None:

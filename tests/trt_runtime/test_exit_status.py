@@ -48,6 +48,15 @@ def test_every_end_has_a_status(
     assert capsys.readouterr() == ("", told)
 
 
+@pytest.mark.parametrize("failure", [MingError("wrong"), KeyboardInterrupt()])
+def test_notes_are_told_after_it(
+    failure: BaseException, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failure.add_note("kept: \x1b[2J")
+    status_of(failure)
+    assert capsys.readouterr().err.splitlines()[1:] == ["kept: \\x1b[2J"]
+
+
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_has_its_own(number: int, status: int, capsys: pytest.CaptureFixture[str]) -> None:
     def run() -> int:

@@ -21,6 +21,8 @@ from trt_runtime.staging import (
     existing_folder,
     real_place,
     replace_folder,
+    resumable_folder,
+    unfinished_size,
     work_folder,
 )
 
@@ -285,6 +287,141 @@ def test_names_that_only_begin_alike_are_somebody_elses(tmp_path: Path) -> None:
     (tmp_path / ".out.notes").mkdir()
     build(tmp_path / "out")
     assert hidden(tmp_path) == [".out.notes", ".out2.building-abc"]
+
+
+def resume(out: Path, error: BaseException | None = None, text: str = "") -> list[str]:
+    """Adds a file to unfinished work and fails with `error`, or ends well; returns what was there.
+
+    Without `text` no file is added.
+    """
+    with resumable_folder(out) as work:
+        found = sorted(path.name for path in work.iterdir() if path.name != ".lock")
+        if text:
+            (work / text).write_text(text)
+        if error is not None:
+            raise error
+        replace_folder(fill(work / "made"), out, BUNDLE)
+    return found
+
+
+@pytest.mark.parametrize("error", [RuntimeError("boom"), KeyboardInterrupt()])
+def test_unfinished_work_is_kept_until_it_is_finished(tmp_path: Path, error: BaseException) -> None:
+    out = tmp_path / "new" / "out"
+    for text in ("one", "two"):
+        with pytest.raises(type(error)):
+            resume(out, error, text)
+        assert hidden(out.parent) == [".out.unfinished"]
+        assert not out.exists()
+    assert unfinished_size(out) == 6
+    assert resume(out) == ["one", "two"]
+    assert (out / "a.onnx").read_text() == "new"
+    assert hidden(out.parent) == []
+    assert unfinished_size(out) == 0
+
+
+def test_nothing_done_is_nothing_kept(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError):
+        resume(tmp_path / "new" / "out", RuntimeError())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_unfinished_work_belongs_to_one_at_a_time(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with resumable_folder(out) as work:
+        (work / "one").write_text("one")
+        with pytest.raises(UserError, match="is being written by another command"):
+            resume(out)
+        assert (work / "one").exists()
+        assert resume(tmp_path / "other") == []
+    assert resume(out) == []
+
+
+def test_unfinished_work_locked_just_when_it_is_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, tried = trt_runtime.staging._lock, []
+
+    def lock(work: Path) -> object:
+        tried.append(work)
+        if len(tried) == 1:
+            work.rmdir()  # what another build does that has just finished
+        return real(work)
+
+    monkeypatch.setattr(trt_runtime.staging, "_lock", lock)
+    assert resume(tmp_path / "out") == []
+    assert len(tried) == 2
+
+
+@pytest.mark.parametrize("system", [True, False])
+def test_without_locks_unfinished_work_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system: bool
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    out = tmp_path / "out"
+    with pytest.raises(RuntimeError):
+        resume(out, RuntimeError(), "another's")
+    with monkeypatch.context() as patched:
+        if system:
+            patched.setattr(trt_runtime.staging, "fcntl", None)
+        else:
+            patched.setattr("trt_runtime.staging.fcntl.flock", refuse)
+        with pytest.raises(RuntimeError):
+            resume(out, RuntimeError(), "one")
+        assert hidden(tmp_path) == [".out.unfinished"]
+        with pytest.raises(RuntimeError):
+            resume(tmp_path / "b", RuntimeError(), "one")
+        assert hidden(tmp_path) == [".out.unfinished"]
+    assert resume(out) == ["another's"]
+
+
+@pytest.mark.parametrize("link", [True, False])
+def test_unfinished_work_that_is_somebody_elses_is_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, link: bool
+) -> None:
+    out, left = tmp_path / "out", tmp_path / ".out.unfinished"
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "one").write_text("one")
+    if link:
+        left.symlink_to(theirs)
+    else:
+        theirs.rename(left)
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    assert resume(out) == []
+    assert (left / "one").read_text() == "one"
+
+
+def test_a_folder_that_cannot_be_locked_is_not_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("trt_runtime.staging.fcntl.flock", refuse)
+    with pytest.raises(PermissionError):
+        resume(tmp_path / "new" / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_unfinished_work_killed_at_the_renames(tmp_path: Path, replaced: bool) -> None:
+    """Before the new folder is in its place the old one comes back; after it, the old one goes."""
+    out = fill(tmp_path / "out", text="old")
+    with pytest.raises(RuntimeError):
+        resume(out, RuntimeError(), "one")
+    left = tmp_path / ".out.unfinished"
+    out.rename(left / ".old")
+    if replaced:
+        fill(out, text="newer")
+    with pytest.raises(RuntimeError):
+        resume(out, RuntimeError())
+    assert (out / "a.onnx").read_text() == ("newer" if replaced else "old")
+    assert sorted(path.name for path in left.iterdir()) == [".lock", "one"]
+    assert resume(out) == ["one"]
+    assert (out / "a.onnx").read_text() == "new"
+    assert hidden(tmp_path) == []
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
