@@ -21,12 +21,14 @@ from export.tokenizer import write_tokenizer
 from export.tracing import make_graph
 from export.verification import verify
 from export.weights import write_component
+from trt_runtime.contract import TALKER
 from trt_runtime.geometry import Geometry
 from trt_runtime.manifest import (
     BUNDLE,
     MANIFEST,
     SPEAKER_ENCODER,
     TOKENIZER,
+    ComponentEntry,
     GraphEntry,
     Manifest,
     StoredTensor,
@@ -119,6 +121,7 @@ def _write(
             path.name: (path.stat().st_size, sha256_of(path)) for path in sorted(folder.iterdir())
         },
         source={"tensors_sha256": opened.digest(), "parameters": counts, **_note(opened)},
+        components={TALKER: ComponentEntry(opened.sizes.talker)},
         producer={"ming-trt": __version__} | {name: _version(name) for name in _PRODUCERS},
     )
     (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
