@@ -17,6 +17,7 @@ from export.graphs import GraphSource, graph_sources
 from export.verification import load_weights
 from trt_runtime.contract import FLOW_STEP, NEXT, ON_DEMAND, TAIL, TensorSpec
 from trt_runtime.manifest import GraphEntry, Manifest
+from trt_runtime.talker import Talker
 
 
 class TorchBuffer:
@@ -31,6 +32,12 @@ class TorchBuffer:
 
     def write(self, values: np.ndarray | float | int | bool) -> None:
         self.tensor.copy_(torch.as_tensor(values).expand(self.spec.shape))
+
+    def write_slot(self, slot: int, values: np.ndarray | float | int | bool) -> None:
+        self.tensor[slot].copy_(torch.as_tensor(values).expand(self.spec.shape[1:]))
+
+    def copy_slot(self, source: int, to: int) -> None:
+        self.tensor[to].copy_(self.tensor[source])
 
 
 class TorchBoundGraph:
@@ -107,11 +114,19 @@ class TorchBackend:
     def has(self, graph: str) -> bool:
         return graph in self._sources
 
-    def buffer(self, spec: TensorSpec) -> TorchBuffer:
+    def buffer(self, spec: TensorSpec, slots: int = 1) -> TorchBuffer:
         # Caches in the peer's own precision: casting them at every step would slow it for nothing.
-        return TorchBuffer(spec, self._dtype if "_cache_" in spec.name else None)
+        dtype = self._dtype if "_cache_" in spec.name else None
+        return TorchBuffer(spec.sized(slots), dtype)
 
-    def bind(self, graph: str, buffers: Mapping[str, TorchBuffer]) -> TorchBoundGraph:
+    def talker(self, slots: int = 1) -> Talker:
+        return Talker(self, self._manifest.geometry, slots)
+
+    def bind(
+        self, graph: str, buffers: Mapping[str, TorchBuffer], *, first: int = 0, slots: int = 1
+    ) -> TorchBoundGraph:
+        if (first, slots) != (0, 1):
+            raise ValueError("this peer speaks one request at a time")
         entry = self._manifest.graphs[graph]
         if graph not in self._modules:
             self._modules[graph] = self._load(self._sources[graph])

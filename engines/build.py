@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +32,16 @@ from engines.layout import (
     weights_file,
 )
 from engines.memory import peak_memory, peak_memory_text
-from engines.targets import Builder, GraphJob, Target, find_target
+from engines.targets import Builder, ComponentJob, Row, Target, find_target
 from engines.weights import WeightStore
+from trt_runtime.cuda_devices import COMPUTE_CAPABILITY
 from trt_runtime.errors import FolderError, UserError
 from trt_runtime.machine import check_machine, describe_machine
 from trt_runtime.manifest import (
     BUNDLE,
     ENGINES,
     MANIFEST,
+    ComponentEntry,
     GraphEntry,
     Manifest,
     check_files,
@@ -89,8 +93,7 @@ def build_engines(
             do="leave them out, or give the checkpoint instead",
         )
     check_replaceable(out, ENGINES)
-    builder = row.load_builder()
-    plan = _Plan(row, builder, given, out, force, progress or log.info)
+    plan = _Plan(row, row.load_builders(), given, out, force, progress or log.info)
     if from_checkpoint:
         return _build_from_checkpoint(source, dict(export_options or {}), plan)
     return _build_from_bundle(source, plan)
@@ -129,25 +132,34 @@ class _Plan:
     """
 
     target: Target
-    builder: Builder
+    builders: Mapping[Row, Builder]
     source: str
     out: Path
     force: bool
     say: Progress
     started: float = field(default_factory=time.monotonic)
     machine: dict[str, Any] = field(init=False)
+    onnxruntime: str = field(init=False)
     settings: BuildSettings = field(init=False)
     previous: Manifest | None = field(init=False)
 
     def __post_init__(self) -> None:
-        self.machine = describe_machine()
-        needs = self.target.machine_needs.get(self.target.precision, ())
+        here = describe_machine()
+        target = self.target
+        needs = tuple(sorted(target.machine_needs.get(target.precision, ())))
+        self.onnxruntime = str(here["onnxruntime"])
+        # What is built for a GPU does not depend on the processor that builds.
+        self.machine = (
+            {COMPUTE_CAPABILITY: target.compute_capability}
+            if target.compute_capability
+            else {**here, "needs": list(needs)}
+        )
         self.settings = BuildSettings(
-            self.target.name,
-            self.target.precision,
-            self.machine["architecture"],
-            tuple(sorted(needs)),
-            str(self.machine["onnxruntime"]),
+            target.name,
+            target.precision,
+            self.machine.get("architecture", ""),
+            needs,
+            self.onnxruntime,
         )
         self.previous = None if self.force else previous_build(self.out)
 
@@ -203,7 +215,13 @@ def _build_from_bundle(bundle: Path, plan: _Plan) -> Path:
 
 def _keys(bundle: Path, manifest: Manifest, plan: _Plan) -> tuple[dict[str, str], str]:
     components = {
-        component: component_key(graphs, manifest, plan.settings)
+        component: component_key(
+            graphs,
+            manifest,
+            plan.settings,
+            backend=plan.target.row_of(component).backend,
+            entry=_entry_of(manifest, component),
+        )
         for component, graphs in component_graphs(manifest, plan.target).items()
     }
     digest = sha256_of(bundle / MANIFEST)
@@ -219,18 +237,24 @@ def _build_in(
     new.mkdir()
     components, key = _keys(bundle, manifest, plan)
     graphs: dict[str, GraphEntry] = {}
+    entries: dict[str, ComponentEntry] = {}
     figures: dict[str, Any] = {}
-    for component, entries in component_graphs(manifest, plan.target).items():
-        reused = reuse_component(plan.previous, plan.out, component, components[component], new)
-        if reused is not None:
-            graphs |= reused
-            figures |= _figures_of(plan.previous, reused)
+    for component, sources in component_graphs(manifest, plan.target).items():
+        row, entry = plan.target.row_of(component), _entry_of(manifest, component)
+        built = reuse_component(plan.previous, plan.out, component, components[component], new)
+        if built is not None:
+            figures |= _figures_of(plan.previous, [component, *built.graphs])
             plan.say(f"{component}: unchanged, kept")
-            continue
-        with WeightStore(new, weights_file(component)) as weights:
-            for name, entry in entries.items():
-                job = GraphJob(name, entry, bundle, manifest.files, new, weights, work / "scratch")
-                graphs[name], figures[name] = _build_graph(job, plan)
+        else:
+            with WeightStore(new, weights_file(component)) as weights:
+                step = partial(_step, plan, new, weights, work / "scratch", figures)
+                built = plan.builders[row](
+                    ComponentJob(
+                        component, sources, entry, bundle, manifest.files, new, weights, step
+                    )
+                )
+        graphs |= built.graphs
+        entries[component] = replace(entry, backend=row.backend, tensors=built.tensors)
     for name in asset_names(manifest):
         link_or_copy(bundle / name, new / name)
     files = _listed(new)
@@ -242,8 +266,8 @@ def _build_in(
         files=files,
         source={**manifest.source, "bundle_sha256": sha256_of(bundle / MANIFEST)},
         target=plan.target.name,
-        machine={**plan.machine, "needs": list(plan.settings.machine_needs)},
-        precision=stored_precisions(graphs, plan.target),
+        machine=plan.machine,
+        precision=stored_precisions(graphs, entries, plan.target),
         build={
             **extra,
             "source": plan.source,
@@ -256,6 +280,7 @@ def _build_in(
             "seconds": round(time.monotonic() - plan.started, 3),
             "peak_memory_bytes": peak_memory(),
         },
+        components=entries,
         producer=manifest.producer,
     )
     # Last: until its manifest is there, a folder does not load.
@@ -268,26 +293,42 @@ def _build_in(
     )
 
 
-def _build_graph(job: GraphJob, plan: _Plan) -> tuple[GraphEntry, dict[str, Any]]:
-    """One graph, and the figures that its progress line and the manifest give."""
-    job.scratch.mkdir()
-    started, before = time.monotonic(), job.weights.bytes_written
-    entry = plan.builder(job)
-    shutil.rmtree(job.scratch)
+def _entry_of(bundle: Manifest, component: str) -> ComponentEntry:
+    return bundle.components.get(component, ComponentEntry())
+
+
+@contextmanager
+def _step(
+    plan: _Plan,
+    out: Path,
+    weights: WeightStore,
+    scratch: Path,
+    figures: dict[str, Any],
+    name: str,
+) -> Iterator[Path]:
+    """A scratch folder while something is built, then its progress line and its figures."""
+    scratch.mkdir()
+    started, before = time.monotonic(), weights.bytes_written + _bytes_of_graphs(out)
+    yield scratch
+    shutil.rmtree(scratch)
     seconds = time.monotonic() - started
-    size = (job.out / entry.file).stat().st_size + job.weights.bytes_written - before
-    plan.say(f"{job.name}: {seconds:.1f} s, {size / 1e6:,.1f} MB, {peak_memory_text()}")
-    return entry, {
+    size = weights.bytes_written + _bytes_of_graphs(out) - before
+    plan.say(f"{name}: {seconds:.1f} s, {size / 1e6:,.1f} MB, {peak_memory_text()}")
+    figures[name] = {
         "seconds": round(seconds, 3),
         "bytes": size,
         "peak_memory_bytes": peak_memory(),
     }
 
 
-def _figures_of(previous: Manifest | None, graphs: Mapping[str, GraphEntry]) -> dict[str, Any]:
-    """What an earlier build noted of graphs that are kept."""
+def _bytes_of_graphs(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.glob("*.onnx"))
+
+
+def _figures_of(previous: Manifest | None, names: Iterable[str]) -> dict[str, Any]:
+    """What an earlier build noted of what is kept."""
     noted = previous.build.get("graphs") if previous is not None else None
-    return {n: noted[n] for n in graphs if n in noted} if isinstance(noted, dict) else {}
+    return {n: noted[n] for n in names if n in noted} if isinstance(noted, dict) else {}
 
 
 def _listed(folder: Path) -> dict[str, tuple[int, str]]:

@@ -19,18 +19,21 @@ from importlib import metadata, util
 from pathlib import Path
 from typing import Any
 
+from engines.targets import Built
 from trt_runtime.contract import TensorSpec
 from trt_runtime.errors import FolderError
 from trt_runtime.manifest import (
     ENGINES,
     FORMAT_VERSION,
     MANIFEST,
+    ComponentEntry,
     GraphEntry,
     Manifest,
     check_files,
     read_manifest,
     sha256_of,
 )
+from trt_runtime.manifest_entries import component_to_json
 
 log = logging.getLogger(__name__)
 
@@ -45,11 +48,13 @@ CONTRACT = (
     "trt_runtime.geometry",
     "trt_runtime.interruption",
     "trt_runtime.manifest",
+    "trt_runtime.manifest_entries",
     "trt_runtime.operators",
     "trt_runtime.printable",
     "trt_runtime.raw_tensors",
     "trt_runtime.staging",
     "trt_runtime.time_grid",
+    "trt_runtime.transformer_sizes",
     "trt_runtime.version",
 )
 
@@ -80,14 +85,24 @@ def digest_of(value: Any) -> str:
 
 
 def component_key(
-    graphs: Mapping[str, GraphEntry], bundle: Manifest, settings: BuildSettings
+    graphs: Mapping[str, GraphEntry],
+    bundle: Manifest,
+    settings: BuildSettings,
+    *,
+    backend: str,
+    entry: ComponentEntry,
 ) -> str:
-    """Key of one component: its graphs and their weights by content, and the settings."""
+    """Key of one component: its graphs and their weights by content, and the settings.
+
+    `backend` runs it; `entry` is what the bundle says of it beside its graphs.
+    """
     weights = {t.file for graph in graphs.values() for t in graph.initializers.values()}
     return digest_of(
         {
             "graphs": {name: _graph_facts(graph, bundle) for name, graph in graphs.items()},
             "weights": {name: bundle.files[name][1] for name in weights},
+            "backend": backend,
+            "entry": component_to_json(entry),
             "settings": vars(settings),
             "format_version": FORMAT_VERSION,
         }
@@ -201,7 +216,7 @@ def is_current(out: Path, previous: Manifest | None, name: str, key: str) -> boo
 
 def reuse_component(
     previous: Manifest | None, out: Path, component: str, key: str, into: Path
-) -> dict[str, GraphEntry] | None:
+) -> Built | None:
     """Takes an unchanged component's files over from the engines in `out`; None where it cannot."""
     if previous is None:
         return None
@@ -209,8 +224,10 @@ def reuse_component(
     if not isinstance(keys, dict) or keys.get(component) != key:
         return None
     graphs = {n: graph for n, graph in previous.graphs.items() if graph.component == component}
+    tensors = previous.components.get(component, ComponentEntry()).tensors
     names = {graph.file for graph in graphs.values()}
     names |= {t.file for graph in graphs.values() for t in graph.initializers.values()}
+    names |= {tensor.file for tensor in tensors.values()}
     try:
         check_files(out, replace(previous, files={n: previous.files[n] for n in names}))
     except FolderError as error:
@@ -218,7 +235,7 @@ def reuse_component(
         return None
     for name in names:
         link_or_copy(out / name, into / name)
-    return graphs
+    return Built(graphs, tensors)
 
 
 def link_or_copy(source: Path, target: Path) -> None:

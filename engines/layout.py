@@ -11,6 +11,7 @@ from engines.targets import Target
 from trt_runtime.errors import FolderError
 from trt_runtime.manifest import (
     MANIFEST,
+    ComponentEntry,
     GraphEntry,
     Manifest,
     is_plain_name,
@@ -67,20 +68,29 @@ def check_names(folder: Path, bundle: Manifest, target: Target) -> None:
         )
 
 
-def stored_precisions(graphs: Mapping[str, GraphEntry], target: Target) -> dict[str, str]:
+def stored_precisions(
+    graphs: Mapping[str, GraphEntry], components: Mapping[str, ComponentEntry], target: Target
+) -> dict[str, str]:
     """Precision by component: the widest float that its weights are stored in.
 
     A table that is only looked up keeps the checkpoint's precision, since widening it would add
-    memory and no accuracy; a component without large weights has the target's precision.
+    memory and no accuracy; a component without large weights has the target's precision. Without
+    graphs it is the narrowest: what is multiplied, beside norms and biases that cost nothing.
     """
     found: dict[str, set[str]] = {}
     for graph in graphs.values():
         types = found.setdefault(graph.component, set())
         types.update(t.dtype for t in graph.initializers.values() if t.dtype in _FLOATS)
-    return {
+    widest = {
         component: max(sorted(types), key=DTYPE_BYTES.__getitem__, default=target.precision)
-        for component, types in sorted(found.items())
+        for component, types in found.items()
     }
+    narrowest = {
+        component: min((t.dtype for t in entry.tensors.values()), key=DTYPE_BYTES.__getitem__)
+        for component, entry in components.items()
+        if entry.tensors
+    }
+    return dict(sorted((widest | narrowest).items()))
 
 
 def bytes_needed(bundle: Manifest, target: Target) -> int:

@@ -1,17 +1,18 @@
-"""The targets that engines can be built for: one row each, and what a row's builder is given."""
+"""The targets that engines can be built for: one row each, and what a row's builders are given."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trt_runtime.contract import TAIL
+from trt_runtime.contract import FLOW_STEP, TAIL, TALKER
 from trt_runtime.errors import UserError
-from trt_runtime.manifest import GraphEntry
+from trt_runtime.manifest import ComponentEntry, GraphEntry, StoredTensor
 
 if TYPE_CHECKING:
     from engines.weights import WeightStore
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GraphJob:
-    """What a builder needs for one graph.
+    """What is needed to build one graph.
 
     `entry` is the graph in the bundle's manifest and `files` that manifest's files; the result goes
     to `out` under `entry.file`, its large tensors to `weights`, which the component's graphs share;
@@ -35,34 +36,81 @@ class GraphJob:
     scratch: Path
 
 
-#: Builds one graph and returns its entry for the engine folder's manifest.
-Builder = Callable[[GraphJob], GraphEntry]
+@dataclass(frozen=True)
+class ComponentJob:
+    """What a builder needs for one component: its graphs in the bundle, and what else that says.
+
+    `step(name)` is held while one thing is built: it gives a scratch folder, and afterwards a line
+    of progress and the figures of the manifest. Everything else is as in :class:`GraphJob`.
+    """
+
+    name: str
+    graphs: Mapping[str, GraphEntry]
+    entry: ComponentEntry
+    bundle: Path
+    files: Mapping[str, tuple[int, str]]
+    out: Path
+    weights: WeightStore
+    step: Callable[[str], AbstractContextManager[Path]]
+
+    def graph(self, name: str, scratch: Path) -> GraphJob:
+        """The same for one of its graphs."""
+        return GraphJob(
+            name, self.graphs[name], self.bundle, self.files, self.out, self.weights, scratch
+        )
+
+
+@dataclass(frozen=True)
+class Built:
+    """A component in an engine folder: graphs, or the tensors of a backend that runs none."""
+
+    graphs: Mapping[str, GraphEntry] = field(default_factory=dict)
+    tensors: Mapping[str, StoredTensor] = field(default_factory=dict)
+
+
+#: Builds one component.
+Builder = Callable[[ComponentJob], Built]
+
+
+@dataclass(frozen=True)
+class Row:
+    """How a component is built ("module:function" of a :data:`Builder`), and what then runs it."""
+
+    backend: str
+    build: str
 
 
 @dataclass(frozen=True)
 class Target:
-    """One row.
+    """One row of the table of targets.
 
-    `leaves_out` names the graphs of a bundle that the target does without; `build` is
-    "module:function" of a :data:`Builder`, imported when it is needed; `needs` gives, by name of
-    an import, the command that installs it; `machine_needs` gives, by precision, the processor
-    features (:data:`trt_runtime.machine.FEATURES`) without which the results would differ.
+    `row` is that of every component but those in `others`; `leaves_out` names the graphs of a
+    bundle that the target does without; `needs` gives, by name of an import, the command that
+    installs it; `machine_needs` gives, by precision, the processor features
+    (:data:`trt_runtime.machine.FEATURES`) without which the results would differ.
+    `compute_capability` is the least that a GPU must have, "" where none is used: the engines are
+    then those of the architecture and the version of ONNX Runtime that they were built with.
     """
 
     name: str
     description: str
-    build: str
+    row: Row
+    others: Mapping[str, Row] = field(default_factory=dict)
     leaves_out: frozenset[str] = frozenset()
     precision: str = "float32"
     needs: Mapping[str, str] = field(default_factory=dict)
     machine_needs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    compute_capability: str = ""
 
     def takes(self, graph: str) -> bool:
         """Whether the target builds the bundle's graph of this name."""
         return graph not in self.leaves_out
 
-    def load_builder(self) -> Builder:
-        """Imports the builder; UserError with the command to run where a package is missing."""
+    def row_of(self, component: str) -> Row:
+        return self.others.get(component, self.row)
+
+    def load_builders(self) -> dict[Row, Builder]:
+        """Imports the builders; UserError with the command to run where a package is missing."""
         for name, command in self.needs.items():
             if importlib.util.find_spec(name) is None:
                 raise UserError(
@@ -70,24 +118,42 @@ class Target:
                     found="it is not installed here",
                     do=command,
                 )
-        module, _, function = self.build.partition(":")
-        builder: Builder = getattr(importlib.import_module(module), function)
-        return builder
+        return {row: _imported(row.build) for row in (self.row, *self.others.values())}
 
 
+def _imported(place: str) -> Builder:
+    module, _, function = place.partition(":")
+    builder: Builder = getattr(importlib.import_module(module), function)
+    return builder
+
+
+_CPU_NEEDS = {
+    "onnx": "pip install 'ming-trt[engines]'",
+    "onnxruntime": "pip install 'ming-trt[cpu]'",
+}
 _TABLE = (
     Target(
         "cpu",
         "ONNX Runtime on any CPU, float32",
-        build="engines.onnxruntime_cpu:build_graph",
+        Row("onnxruntime-cpu", "engines.onnxruntime_cpu:build_component"),
         # A runtime on CPU repacks weights for each node that uses them: a loop over one solver
         # step packs them once where the unrolled tail packs them once a step.
         leaves_out=frozenset({TAIL}),
-        needs={
-            "onnx": "pip install 'ming-trt[engines]'",
-            "onnxruntime": "pip install 'ming-trt[cpu]'",
-        },
+        needs=_CPU_NEEDS,
         machine_needs={"float32": ()},
+    ),
+    Target(
+        "cuda",
+        "NVIDIA GPUs of compute capability 8.0 and later: the talker by our kernels in bfloat16, "
+        "all else by ONNX Runtime in float32; built on any machine",
+        Row("onnxruntime-cuda", "engines.onnxruntime_cuda:build_component"),
+        others={TALKER: Row("plugin-loop", "engines.plugin_loop:build_component")},
+        # Captured as one CUDA graph, the unrolled tail costs one launch a step.
+        leaves_out=frozenset({FLOW_STEP}),
+        needs={**_CPU_NEEDS, "ml_dtypes": "pip install 'ming-trt[engines]'"},
+        machine_needs={"float32": ()},
+        # The kernels multiply bfloat16.
+        compute_capability="8.0",
     ),
 )
 TARGETS: Mapping[str, Target] = {target.name: target for target in _TABLE}

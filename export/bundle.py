@@ -25,13 +25,14 @@ from export.tokenizer import write_tokenizer
 from export.tracing import make_graph
 from export.verification import verify
 from export.weights import write_component
-from trt_runtime.contract import GraphSpec
+from trt_runtime.contract import TALKER, GraphSpec
 from trt_runtime.errors import MingError
 from trt_runtime.manifest import (
     BUNDLE,
     MANIFEST,
     SPEAKER_ENCODER,
     TOKENIZER,
+    ComponentEntry,
     GraphEntry,
     Manifest,
     StoredTensor,
@@ -159,6 +160,7 @@ class _Writing:
                 "parameters": self.plan.parameter_counts(),
                 **_note(opened),
             },
+            components={TALKER: ComponentEntry(opened.sizes.talker)},
             producer=producer_versions(),
         )
         (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")

@@ -13,6 +13,10 @@ from typing import Any
 from export.config_section import ConfigSection
 from trt_runtime.contract import SPEAKER_DIM
 
+# Part of what a manifest carries, and of what this module reads.
+from trt_runtime.transformer_sizes import ExpertSizes as ExpertSizes
+from trt_runtime.transformer_sizes import TransformerSizes as TransformerSizes
+
 #: Width of the flow's sinusoidal time embedding. Fixed by the architecture; no config says it.
 TIME_FEATURES = 256
 
@@ -25,42 +29,6 @@ LARGEST_WIDTH = 1 << 18
 MOST_LAYERS = 1024
 LARGEST_VOCABULARY = 1 << 24
 _LONGEST_WINDOW = 1 << 31
-
-
-@dataclass(frozen=True)
-class ExpertSizes:
-    """The routed experts of each layer: `chosen` of `count` for a row, each `intermediate` wide.
-
-    `normalized` says whether the weights of the chosen are divided by their sum.
-    """
-
-    count: int
-    chosen: int
-    intermediate: int
-    normalized: bool
-
-
-@dataclass(frozen=True)
-class TransformerSizes:
-    """A causal Qwen2 stack, or one with experts.
-
-    `window` has one entry a layer: the number of past positions that a query sees besides itself,
-    None for all of them. `qkv_bias` says whether queries, keys and values have biases. With
-    `experts`, `intermediate` is the width of the expert that all rows share.
-    """
-
-    hidden: int
-    layers: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    intermediate: int
-    rope_theta: float
-    rms_eps: float
-    vocab_size: int
-    window: tuple[int | None, ...]
-    qkv_bias: bool = True
-    experts: ExpertSizes | None = None
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from trt_runtime.backends.interface import Backend
 from trt_runtime.geometry import Geometry
 from trt_runtime.tail import make_tail
-from trt_runtime.talker import Talker
 
 
 @dataclass(eq=False)
@@ -74,7 +73,7 @@ class Batch:
 
     def __init__(self, backend: Backend, geometry: Geometry, slots: int = 1) -> None:
         self.slots = slots
-        self.talker = Talker(backend, geometry, slots)
+        self.talker = backend.talker(slots)
         self.tail = make_tail(backend, geometry, self.talker.hidden, self.talker.embedding, slots)
         self.seconds: dict[str, float] = {}
         self._taken: list[Slot] = []

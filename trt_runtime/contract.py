@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from trt_runtime.geometry import Geometry
 
 PROMPT_EMBEDDING = "prompt_embedding"
+#: A component, whose graphs are named by their tokens.
+TALKER = "talker"
 SPEAKER_PROJECTION = "speaker_projection"
 FLOW_STEP = "flow_step"
 FLOW_ADVANCE = "flow_advance"
@@ -139,7 +141,7 @@ def talker_spec(g: Geometry, tokens: int) -> GraphSpec:
     names = tuple(cache.name for cache in caches)
     return GraphSpec(
         talker_graph_name(tokens),
-        "talker",
+        TALKER,
         tuple(replace(tensor, by_slot=by_slot) for tensor in inputs),
         tuple(replace(tensor, by_slot=by_slot) for tensor in outputs),
         state=names,

@@ -18,6 +18,7 @@ from trt_runtime.contract import (
     TensorSpec,
     graph_specs,
 )
+from trt_runtime.cuda_devices import check_cuda
 from trt_runtime.errors import FolderError
 from trt_runtime.machine import check_machine
 from trt_runtime.manifest import TOKENIZER, Manifest, check_files, read_manifest, rebuild_command
@@ -34,10 +35,26 @@ def _onnxruntime_cpu(folder: Path, manifest: Manifest, threads: int | None) -> B
     return CpuBackend(folder, manifest, threads)
 
 
+def _onnxruntime_cuda(folder: Path, manifest: Manifest, threads: int | None) -> Backend:
+    """Of the loop's graphs none has threads; those are of what runs once a reference."""
+    from trt_runtime.backends.onnxruntime_cpu import check_threads
+    from trt_runtime.backends.onnxruntime_cuda import CudaBackend
+
+    check_threads(threads)
+    return CudaBackend(folder, manifest)
+
+
 #: By the manifest's target; a bundle has none.
 BACKENDS: dict[str, Callable[[Path, Manifest, int | None], Backend]] = {
     "": _onnxruntime_cpu,
     "cpu": _onnxruntime_cpu,
+    "cuda": _onnxruntime_cuda,
+}
+#: By the manifest's target, what may run a component of it.
+RUNNERS: dict[str, tuple[str, ...]] = {
+    "": ("",),
+    "cpu": ("onnxruntime-cpu",),
+    "cuda": ("onnxruntime-cuda", "plugin-loop"),
 }
 
 
@@ -54,6 +71,8 @@ def check_contract(folder: Path, manifest: Manifest) -> None:
     needed = set(specs) - {SPEAKER_PROJECTION, TAIL, *ON_DEMAND}
     if TAIL in manifest.graphs:
         needed -= {FLOW_STEP, FLOW_ADVANCE}
+    without = {name for name, entry in manifest.components.items() if entry.tensors}
+    needed -= {name for name in needed if specs[name].component in without}
     missing = needed - set(manifest.graphs)
     if missing:
         raise FolderError(
@@ -62,6 +81,14 @@ def check_contract(folder: Path, manifest: Manifest) -> None:
             found=f"no {', '.join(sorted(missing))}",
             do=f"build it again: {rebuild_command(manifest, folder)}",
         )
+    for component, row in manifest.components.items():
+        if row.backend not in RUNNERS.get(manifest.target, ()):
+            raise FolderError(
+                f"This version cannot run the component {component} of {folder}",
+                expected=" or ".join(RUNNERS.get(manifest.target, ())) or "no backend",
+                found=f"a component for the backend {row.backend!r}",
+                do=f"update ming-trt, or build it again: {rebuild_command(manifest, folder)}",
+            )
     for name, spec in specs.items():
         entry = manifest.graphs.get(name)
         if entry is None:
@@ -120,6 +147,7 @@ def open_folder(
         )
     check_contract(path, manifest)
     check_machine(manifest, path)
+    check_cuda(manifest, path)
     if verify:
         check_files(path, manifest)
     checked = time.perf_counter()

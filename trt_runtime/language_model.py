@@ -11,7 +11,6 @@ from trt_runtime.folder import OpenFolder
 from trt_runtime.numeric import whole_number
 from trt_runtime.printable import shown
 from trt_runtime.prompt_embedding import embed_tokens
-from trt_runtime.talker import Talker
 from trt_runtime.text_tokenizer import TextTokenizer
 
 #: The control token with which the model ends what it writes.
@@ -69,7 +68,7 @@ def _greedy(
 ) -> list[int] | None:
     """The likeliest tokens before `end`; None where `most` come without one."""
     backend, g = opened.backend, opened.manifest.geometry
-    talker = Talker(backend, g)
+    talker = backend.talker()
     head = backend.bind(LANGUAGE_HEAD, {"hidden": talker.hidden})
     talker.prefill(embed_tokens(backend, g, prompt_ids))
     written: list[int] = []

@@ -18,6 +18,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from trt_runtime.cuda_devices import COMPUTE_CAPABILITY
 from trt_runtime.errors import FolderError
 from trt_runtime.manifest import ENGINES, Manifest, rebuild_command
 
@@ -77,9 +78,10 @@ def check_machine(manifest: Manifest, folder: Path) -> None:
     """Raises FolderError where an engine folder was built for another kind of machine than this.
 
     Compared are the architecture, the features listed under `machine["needs"]` and ONNX Runtime's
-    major and minor version. A bundle is the same on every machine and always passes.
+    major and minor version. A bundle is the same on every machine and always passes; so do engines
+    for a GPU, which :func:`trt_runtime.cuda_devices.check_cuda` looks at.
     """
-    if manifest.kind != ENGINES:
+    if manifest.kind != ENGINES or COMPUTE_CAPABILITY in manifest.machine:
         return
     here, built = describe_machine(), manifest.machine
     rebuild = f"build it again here: {rebuild_command(manifest, folder)}"

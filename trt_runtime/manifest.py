@@ -8,23 +8,35 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
-import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trt_runtime.contract import TensorSpec
 from trt_runtime.errors import FolderError
 from trt_runtime.geometry import Geometry
-from trt_runtime.printable import printable
-from trt_runtime.raw_tensors import DTYPE_BYTES
 
-MANIFEST = "manifest.json"
-FORMAT_VERSION = 3
+# What a manifest is made of, for those who read one: here too.
+from trt_runtime.manifest_entries import MANIFEST as MANIFEST
+from trt_runtime.manifest_entries import ComponentEntry as ComponentEntry
+from trt_runtime.manifest_entries import GraphEntry as GraphEntry
+from trt_runtime.manifest_entries import StoredTensor as StoredTensor
+from trt_runtime.manifest_entries import (
+    check_tensors,
+    component_from_json,
+    component_to_json,
+    graph_from_json,
+    graph_to_json,
+    plain_name,
+    text,
+    whole,
+)
+from trt_runtime.manifest_entries import is_plain_name as is_plain_name
+from trt_runtime.printable import printable
+
+FORMAT_VERSION = 4
 BUNDLE = "ming-trt-bundle"
 ENGINES = "ming-trt-engines"
 #: The tokenizer's file, in either kind of folder.
@@ -33,42 +45,15 @@ TOKENIZER = "tokenizer.json"
 SPEAKER_ENCODER = "speaker_encoder.onnx"
 
 _EXPORT_OPTIONS = ("cache_length", "max_steps", "prefill_chunks", "max_reference_latents")
-_PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _LARGEST_MANIFEST = 64 << 20
-
-
-@dataclass(frozen=True)
-class StoredTensor:
-    """Where an initialiser lies: `bytes` bytes from `offset` of `file`, row-major little-endian."""
-
-    file: str
-    dtype: str
-    shape: tuple[int, ...]
-    offset: int
-    bytes: int
-
-
-@dataclass(frozen=True)
-class GraphEntry:
-    """One graph as the manifest has it: its file, its tensors, its state and its initialisers.
-
-    `initializers` lists only those kept outside the graph's own file.
-    """
-
-    file: str
-    component: str
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-    state: tuple[str, ...] = ()
-    in_place: tuple[str, ...] = ()
-    initializers: Mapping[str, StoredTensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Manifest:
     """The parsed `manifest.json`.
 
-    `kind` is :data:`BUNDLE` or :data:`ENGINES`; `files` gives (bytes, SHA-256) by file name;
+    `kind` is :data:`BUNDLE` or :data:`ENGINES`; `components` says by name what is no graph's, in an
+    engine folder which backend runs each; `files` gives (bytes, SHA-256) by file name;
     `source` identifies the checkpoint; `target`, `machine`, `precision` and `build` say what an
     engine folder was built for and how (empty in a bundle).
     """
@@ -83,6 +68,7 @@ class Manifest:
     machine: Mapping[str, Any] = field(default_factory=dict)
     precision: Mapping[str, str] = field(default_factory=dict)
     build: Mapping[str, Any] = field(default_factory=dict)
+    components: Mapping[str, ComponentEntry] = field(default_factory=dict)
     producer: Mapping[str, Any] = field(default_factory=dict)
     format_version: int = FORMAT_VERSION
 
@@ -93,7 +79,10 @@ class Manifest:
             "format_version": self.format_version,
             "family": self.family,
             "geometry": self.geometry.to_json(),
-            "graphs": {name: _graph_to_json(graph) for name, graph in self.graphs.items()},
+            "graphs": {name: graph_to_json(graph) for name, graph in self.graphs.items()},
+            "components": {
+                name: component_to_json(entry) for name, entry in self.components.items()
+            },
             "files": {n: {"bytes": size, "sha256": sha} for n, (size, sha) in self.files.items()},
             "source": self.source,
             "target": self.target,
@@ -103,24 +92,6 @@ class Manifest:
             "producer": self.producer,
         }
         return json.dumps(data, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
-
-
-def _graph_to_json(graph: GraphEntry) -> dict[str, Any]:
-    def tensors(specs: Iterable[TensorSpec]) -> list[list[Any]]:
-        return [[spec.name, spec.dtype, spec.axes] for spec in specs]
-
-    return {
-        "file": graph.file,
-        "component": graph.component,
-        "inputs": tensors(graph.inputs),
-        "outputs": tensors(graph.outputs),
-        "state": list(graph.state),
-        "in_place": list(graph.in_place),
-        "initializers": {
-            name: [t.file, t.dtype, list(t.shape), t.offset, t.bytes]
-            for name, t in graph.initializers.items()
-        },
-    }
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -179,15 +150,18 @@ def _parse(path: Path, data: dict[str, Any]) -> Manifest:
     try:
         manifest = Manifest(
             kind=kind,
-            family=_text(data["family"]),
+            family=text(data["family"]),
             geometry=Geometry.from_json(data["geometry"]),
-            graphs={_text(n): _graph_from_json(graph) for n, graph in data["graphs"].items()},
+            graphs={text(n): graph_from_json(graph) for n, graph in data["graphs"].items()},
+            components={
+                text(n): component_from_json(entry) for n, entry in data["components"].items()
+            },
             files={
-                _plain_name(name): (_whole(entry["bytes"]), _text(entry["sha256"]))
+                plain_name(name): (whole(entry["bytes"]), text(entry["sha256"]))
                 for name, entry in data["files"].items()
             },
             source=dict(data["source"]),
-            target=_text(data["target"]),
+            target=text(data["target"]),
             machine=dict(data["machine"]),
             precision=dict(data["precision"]),
             build=dict(data["build"]),
@@ -245,74 +219,13 @@ def _rebuild(kind: str, target: Any, build: Any, folder: Path) -> str:
 
 def _check_references(manifest: Manifest) -> None:
     for name, graph in manifest.graphs.items():
-        for file in (graph.file, *(t.file for t in graph.initializers.values())):
-            if file not in manifest.files:
-                raise ValueError(f"graph {name} uses {file}, which files does not list")
-        for tensor_name, tensor in graph.initializers.items():
-            if tensor.offset + tensor.bytes > manifest.files[tensor.file][0]:
-                raise ValueError(f"initialiser {tensor_name} of {name} ends past {tensor.file}")
-            if tensor.bytes != DTYPE_BYTES.get(tensor.dtype, 0) * math.prod(tensor.shape):
-                raise ValueError(f"initialiser {tensor_name} of {name} has a wrong size")
-            if tensor.offset % DTYPE_BYTES[tensor.dtype]:
-                raise ValueError(f"initialiser {tensor_name} of {name} begins inside an element")
+        if graph.file not in manifest.files:
+            raise ValueError(f"graph {name} uses {graph.file}, which files does not list")
+        check_tensors(name, graph.initializers, manifest.files)
         if not set(graph.in_place) <= set(graph.state) <= {spec.name for spec in graph.inputs}:
             raise ValueError(f"graph {name} names state that is not among its inputs")
-
-
-def _graph_from_json(data: dict[str, Any]) -> GraphEntry:
-    def tensors(rows: list[Any]) -> tuple[TensorSpec, ...]:
-        return tuple(TensorSpec.of_axes(_text(n), _text(d), _axes(s)) for n, d, s in rows)
-
-    return GraphEntry(
-        file=_plain_name(data["file"]),
-        component=_text(data["component"]),
-        inputs=tensors(data["inputs"]),
-        outputs=tensors(data["outputs"]),
-        state=tuple(_text(name) for name in data["state"]),
-        in_place=tuple(_text(name) for name in data["in_place"]),
-        initializers={
-            _text(name): StoredTensor(
-                _plain_name(file), _text(dtype), _shape(shape), _whole(offset), _whole(size)
-            )
-            for name, (file, dtype, shape, offset, size) in data["initializers"].items()
-        },
-    )
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is not text")
-    return value
-
-
-def _whole(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise TypeError(f"{value!r} is not a whole number")
-    return value
-
-
-def _shape(value: Any) -> tuple[int, ...]:
-    if not isinstance(value, list):
-        raise TypeError(f"{value!r} is not a shape")
-    return tuple(_whole(size) for size in value)
-
-
-def _axes(value: Any) -> list[int | str]:
-    if not isinstance(value, list):
-        raise TypeError(f"{value!r} is not a shape")
-    return [size if isinstance(size, str) else _whole(size) for size in value]
-
-
-def is_plain_name(name: str) -> bool:
-    """Whether a file of this name lies in the folder itself, on every system and in every shell."""
-    return _PLAIN_NAME.fullmatch(name) is not None
-
-
-def _plain_name(value: Any) -> str:
-    """A file name that cannot leave the folder."""
-    if not isinstance(value, str) or not is_plain_name(value) or value == MANIFEST:
-        raise ValueError(f"{value!r} is not a plain file name")
-    return value
+    for name, component in manifest.components.items():
+        check_tensors(name, component.tensors, manifest.files)
 
 
 def sha256_of(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""The talker of a batch: caches of its slots, prefill in chunks, and the decode step of all."""
+"""The talker as graphs: caches of a batch's slots, prefill in chunks, the decode step of all."""
 
 from __future__ import annotations
 
@@ -29,11 +29,7 @@ def plan_prefill(tokens: int, chunks: tuple[int, ...]) -> list[int]:
 
 
 class Talker:
-    """Caches and positions of a batch's slots; one slot where nothing else is asked for.
-
-    `embedding` (slots, 1, talker_hidden) is the decode step's input, to which the tail writes
-    directly; `hidden`, alike, is the newest hidden state.
-    """
+    """Caches and positions of a batch's slots, as `trt_runtime.backends.interface.Talker`."""
 
     def __init__(self, backend: Backend, geometry: Geometry, slots: int = 1) -> None:
         self._backend = backend

@@ -19,15 +19,15 @@ def test_cpu_leaves_out_the_unrolled_tail_only():
 def test_every_row_names_a_builder_that_exists():
     for name, target in TARGETS.items():
         assert target.name == name
-        assert callable(target.load_builder())
+        assert all(callable(builder) for builder in target.load_builders().values())
 
 
 def test_unknown_target_lists_those_that_exist():
-    with pytest.raises(UserError, match=r"no target 'gpu'(?s:.*)Expected: cpu"):
+    with pytest.raises(UserError, match=r"no target 'gpu'(?s:.*)Expected: cpu or cuda"):
         find_target("gpu")
 
 
 def test_missing_package_is_named_with_the_command_that_installs_it():
     target = replace(find_target("cpu"), needs={"no_such_package": "pip install no-such"})
     with pytest.raises(UserError, match=r"needs the package no_such_package(?s:.*)no-such"):
-        target.load_builder()
+        target.load_builders()

@@ -14,7 +14,14 @@ from trt_runtime.cli import main
 from trt_runtime.cli.inspect import human_size
 from trt_runtime.contract import graph_specs
 from trt_runtime.geometry import Geometry
-from trt_runtime.manifest import BUNDLE, ENGINES, GraphEntry, Manifest
+from trt_runtime.manifest import (
+    BUNDLE,
+    ENGINES,
+    FORMAT_VERSION,
+    ComponentEntry,
+    GraphEntry,
+    Manifest,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -37,6 +44,7 @@ def a_manifest(**changes):
     fields = {
         "kind": ENGINES, "family": "ming-omni-tts-dense", "geometry": geometry, "graphs": graphs,
         "files": files, "source": {"digest": "cd" * 32}, "target": "cpu",
+        "components": {"talker": ComponentEntry(backend="onnxruntime-cpu")},
         "precision": {"talker": "float32"}, "build": {"seconds": 3.5},
         "machine": {"features": ["avx2", "avx512f"]},
     }  # fmt: skip
@@ -53,8 +61,9 @@ def test_inspect_prints_the_manifest(folder, capsys):
     assert main.main(["inspect", str(folder)]) == 0
     output = capsys.readouterr().out
     for line in (
-        rf"{folder}: engine folder, format version 3", r"family +ming-omni-tts-dense",
-        r"target +cpu", r"talker +float32", r"features +avx2, avx512f", r"sample_rate +44100",
+        rf"{folder}: engine folder, format version {FORMAT_VERSION}",
+        r"family +ming-omni-tts-dense", r"target +cpu", r"talker +onnxruntime-cpu",
+        r"talker +float32", r"features +avx2, avx512f", r"sample_rate +44100",
         r"prefill_chunks +16, 128", r"talker_128 \(talker, talker_128\.onnx\)",
         r"in +embeddings float32 \[1, 128, 64\], position int64 \[1\]\n",
         r"out +hidden float32 \[1, 128, 64\]\n", r"state +4 tensors, 262\.1 kB",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ from engines.targets import TARGETS
 from trt_runtime import folder
 from trt_runtime.backends.onnxruntime_cpu import CpuBackend
 from trt_runtime.errors import FolderError
-from trt_runtime.folder import BACKENDS, EMBEDDED, open_folder
-from trt_runtime.manifest import BUNDLE, ENGINES
+from trt_runtime.folder import BACKENDS, EMBEDDED, RUNNERS, check_contract, open_folder
+from trt_runtime.manifest import BUNDLE, ENGINES, read_manifest
 
 
 def test_every_target_that_is_built_can_be_spoken_from() -> None:
@@ -22,7 +23,10 @@ def test_every_target_that_is_built_can_be_spoken_from() -> None:
 
     The runtime may not import the builders, so the two tables are held together here.
     """
-    assert set(BACKENDS) == {"", *TARGETS}
+    assert set(BACKENDS) == set(RUNNERS) == {"", *TARGETS}
+    for name, target in TARGETS.items():
+        rows = (target.row, *target.others.values())
+        assert {row.backend for row in rows} == set(RUNNERS[name])
 
 
 def test_none_is_the_embedded_default() -> None:
@@ -89,3 +93,11 @@ def test_hashing_may_be_left_out(copied: Path) -> None:
     with pytest.raises(FolderError, match=r"tokenizer\.json has changed"):
         open_folder(copied)
     open_folder(copied, verify=False)
+
+
+def test_a_component_for_another_backend_is_refused(demo_engines: Path, tmp_path: Path) -> None:
+    manifest = read_manifest(demo_engines)
+    talker = replace(manifest.components["talker"], backend="abacus")
+    other = replace(manifest, components={**manifest.components, "talker": talker})
+    with pytest.raises(FolderError, match=r"cannot run the component talker(?s:.*)'abacus'"):
+        check_contract(demo_engines, other)

@@ -54,6 +54,33 @@ class BoundGraph(Protocol):
         ...
 
 
+class Talker(Protocol):
+    """The talker of a batch's slots: their caches, and what goes in and comes out.
+
+    `embedding` (slots, 1, talker_hidden) float32 is the decode step's input, to which the tail
+    writes directly; `hidden`, alike, is the newest hidden state, after the final norm.
+    """
+
+    embedding: Any
+    hidden: Any
+
+    def prefill(self, embeddings: np.ndarray, slot: int = 0) -> object:
+        """Starts a slot anew with a prompt, (tokens, talker_hidden) float32."""
+        ...
+
+    def decode(self, count: int = 1) -> None:
+        """One step of the first `count` slots: `hidden` becomes the state after `embedding`."""
+        ...
+
+    def move(self, source: int, to: int) -> None:
+        """Puts a slot in the place of another, which is lost."""
+        ...
+
+    def clear(self, slot: int) -> None:
+        """Forgets what a slot holds: numbers that are not finite would reach the next in it."""
+        ...
+
+
 class Backend(Protocol):
     """The loaded graphs of one folder. Thread-safe; buffers and bound graphs are not.
 
@@ -66,6 +93,10 @@ class Backend(Protocol):
 
     def buffer(self, spec: TensorSpec, slots: int = 1) -> Buffer:
         """A buffer for the tensor, with rows for so many slots where it is one by slot."""
+        ...
+
+    def talker(self, slots: int = 1) -> Talker:
+        """A talker for so many slots; used by one thread."""
         ...
 
     def bind(

@@ -24,6 +24,7 @@ from trt_runtime.errors import FolderError, UserError
 from trt_runtime.machine import describe_machine
 from trt_runtime.manifest import ENGINES, GraphEntry, Manifest, StoredTensor
 from trt_runtime.printable import shown
+from trt_runtime.talker import Talker
 
 log = logging.getLogger(__name__)
 
@@ -139,14 +140,7 @@ class CpuBackend:
     """Loads the graphs of the folder that speaking needs; see `interface.Backend`."""
 
     def __init__(self, folder: Path, manifest: Manifest, threads: int | None = None) -> None:
-        whole = isinstance(threads, int) and not isinstance(threads, bool)
-        if threads is not None and not (whole and 1 <= threads <= _MOST_THREADS):
-            raise UserError(
-                "threads cannot be used",
-                expected=f"a whole number from 1 to {_MOST_THREADS}",
-                found=shown(threads),
-                do="leave it out to use every core",
-            )
+        check_threads(threads)
         self._ort = import_onnxruntime()
         self._folder = folder
         self._manifest = manifest
@@ -168,6 +162,9 @@ class CpuBackend:
 
     def buffer(self, spec: TensorSpec, slots: int = 1) -> CpuBuffer:
         return CpuBuffer(spec.sized(slots))
+
+    def talker(self, slots: int = 1) -> Talker:
+        return Talker(self, self._manifest.geometry, slots)
 
     def bind(
         self, graph: str, buffers: Mapping[str, CpuBuffer], *, first: int = 0, slots: int = 1
@@ -211,24 +208,8 @@ class CpuBackend:
                 found=str(error).splitlines()[0] if str(error) else type(error).__name__,
                 do=f"build it again: build-engines SOURCE --target cpu --out {self._folder}",
             ) from error
-        self._check_tensors(path, entry, session)
+        check_session(path, entry, session)
         return session
-
-    @staticmethod
-    def _check_tensors(path: Path, entry: GraphEntry, session: Any) -> None:
-        for specs, found in (
-            (entry.inputs, session.get_inputs()),
-            (entry.outputs, session.get_outputs()),
-        ):
-            wanted = [(spec.name, _SESSION_TYPES[spec.dtype], spec.axes) for spec in specs]
-            actual = [(node.name, node.type, list(node.shape)) for node in found]
-            if wanted != actual:
-                raise FolderError(
-                    f"{path} has other inputs or outputs than the manifest says",
-                    expected=_difference(wanted, actual),
-                    found=_difference(actual, wanted),
-                    do="build the folder again",
-                )
 
     def _weight(self, tensor: StoredTensor) -> Any:
         """The runtime's view of an initialiser in the mapped weights file, made once a tensor."""
@@ -244,9 +225,38 @@ class CpuBackend:
         return self._shared[key]
 
 
+def check_session(path: Path, entry: GraphEntry, session: Any) -> None:
+    """Raises FolderError where the session has other tensors than the manifest's entry."""
+    for specs, found in (
+        (entry.inputs, session.get_inputs()),
+        (entry.outputs, session.get_outputs()),
+    ):
+        wanted = [(spec.name, _SESSION_TYPES[spec.dtype], spec.axes) for spec in specs]
+        actual = [(node.name, node.type, list(node.shape)) for node in found]
+        if wanted != actual:
+            raise FolderError(
+                f"{path} has other inputs or outputs than the manifest says",
+                expected=_difference(wanted, actual),
+                found=_difference(actual, wanted),
+                do="build the folder again",
+            )
+
+
 def _difference(rows: list[Any], others: list[Any]) -> str:
     """Those of `rows` that `others` lacks: all that a reader needs of two long lists."""
     return ", ".join(str(row) for row in rows if row not in others) or "no others"
+
+
+def check_threads(threads: int | None) -> None:
+    """Raises UserError for a number of threads that cannot be."""
+    whole = isinstance(threads, int) and not isinstance(threads, bool)
+    if threads is not None and not (whole and 1 <= threads <= _MOST_THREADS):
+        raise UserError(
+            "threads cannot be used",
+            expected=f"a whole number from 1 to {_MOST_THREADS}",
+            found=shown(threads),
+            do="leave it out to use every core",
+        )
 
 
 def usable_cores() -> int:

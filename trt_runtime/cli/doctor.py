@@ -20,7 +20,7 @@ from trt_runtime.cli import Command, standard_output
 #: Modules that each extra brings. `cpu` and `cuda` bring the same module and are told apart below.
 EXTRAS: dict[str, tuple[str, ...]] = {
     "export": ("huggingface_hub", "ml_dtypes", "onnx", "onnx_ir", "onnxscript", "torch"),
-    "engines": ("onnx",),
+    "engines": ("ml_dtypes", "onnx"),
     "text": ("wetext",),
     "tensorrt": ("polygraphy", "tensorrt"),
     "tensorrt-rtx": ("polygraphy", "tensorrt_rtx"),
@@ -31,7 +31,14 @@ TARGETS: dict[str, dict[str, str]] = {
         "onnx": "pip install 'ming-trt[engines]'",
         "onnxruntime": "pip install 'ming-trt[cpu]'",
     },
+    "cuda": {
+        "onnx": "pip install 'ming-trt[engines]'",
+        "onnxruntime": "pip install 'ming-trt[cpu]'",
+        "ml_dtypes": "pip install 'ming-trt[engines]'",
+    },
 }
+#: Modules that the extra `cuda` brings beside ONNX Runtime.
+_CUDA = ("torch", "triton")
 #: Modules that everything here needs.
 RUNTIME = (
     "numpy", "safetensors", "sentencex", "soundfile", "tokenizers",
@@ -58,6 +65,7 @@ def examine() -> dict[str, Any]:
 
     Each of `problems` has `what` is wrong and what to `do`.
     """
+    from trt_runtime.cuda_devices import describe_cuda
     from trt_runtime.machine import describe_machine
 
     problems: list[dict[str, str]] = []
@@ -68,6 +76,7 @@ def examine() -> dict[str, Any]:
         "packages": _examine_packages(problems),
         "onnxruntime": onnxruntime,
         "machine": describe_machine(),
+        "gpu": describe_cuda(),
         "extras": _examine_extras(onnxruntime),
         "targets": {name: _missing_for(needs) for name, needs in TARGETS.items()},
         "problems": problems,
@@ -145,6 +154,7 @@ def _examine_extras(onnxruntime: dict[str, Any]) -> dict[str, list[str]]:
         "cpu": [] if "CPUExecutionProvider" in providers else ["onnxruntime"],
         "cuda": [] if "CUDAExecutionProvider" in providers else ["onnxruntime with CUDA"],
     }
+    missing["cuda"] += [m for m in _CUDA if importlib.util.find_spec(m) is None]
     for name, modules in EXTRAS.items():
         missing[name] = [m for m in modules if importlib.util.find_spec(m) is None]
     return missing
@@ -178,6 +188,7 @@ def describe(found: dict[str, Any]) -> Iterator[str]:
         if name != "onnxruntime":
             shown = ", ".join(map(str, value)) or "none" if isinstance(value, list) else value
             yield f"  {name:<17} {shown}"
+    yield from _describe_gpu(found["gpu"])
     yield ""
     yield "extras"
     for name, missing in found["extras"].items():
@@ -192,6 +203,18 @@ def describe(found: dict[str, Any]) -> Iterator[str]:
     for problem in found["problems"]:
         yield f"  {problem['what']}"
         yield f"    what to do: {problem['do']}"
+
+
+def _describe_gpu(gpu: dict[str, Any]) -> Iterator[str]:
+    for device in gpu["devices"]:
+        memory = f"{device['memory_bytes'] / 2**30:.0f} GiB"
+        capability = f"compute capability {device['compute_capability']}"
+        yield f"  {'gpu':<17} {device['name']}, {capability}, {memory}"
+    if not gpu["devices"]:
+        yield f"  {'gpu':<17} none that CUDA can use"
+    if gpu["driver"] or gpu["cuda"]:
+        cuda = f", CUDA up to {gpu['cuda']}" if gpu["cuda"] else ""
+        yield f"  {'driver':<17} {gpu['driver'] or 'unknown'}{cuda}"
 
 
 command = Command("doctor", "print versions, providers and what is wrong", _add_arguments, _run)

@@ -38,6 +38,8 @@ def describe(folder: Path, manifest: Manifest) -> Iterator[str]:
     yield f"family     {manifest.family}"
     if manifest.target:
         yield f"target     {manifest.target}"
+    backends = {name: entry.backend for name, entry in manifest.components.items()}
+    yield from _section("backends", {name: value for name, value in backends.items() if value})
     for title in ("precision", "source", "machine", "build", "producer"):
         yield from _section(title, getattr(manifest, title))
     yield ""

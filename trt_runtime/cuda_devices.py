@@ -1,0 +1,130 @@
+"""The CUDA GPUs of this machine, and whether a folder built for GPUs may be used here.
+
+Asks the driver's own library through ctypes: the answer is needed before torch or a runtime is
+imported, and where neither is installed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from trt_runtime.errors import FolderError
+from trt_runtime.manifest import Manifest, rebuild_command
+
+#: Under `machine` in the manifest of engines that need a GPU: the least compute capability.
+COMPUTE_CAPABILITY = "compute_capability"
+
+_LIBRARIES = {"win32": "nvcuda.dll"}
+# CUdevice_attribute of the driver's interface (cuda.h).
+_MAJOR, _MINOR = 75, 76
+
+
+@dataclass(frozen=True)
+class CudaDevice:
+    """`compute_capability` as "9.0"; `memory_bytes` of all of its memory."""
+
+    name: str
+    compute_capability: str
+    memory_bytes: int
+
+
+def describe_cuda() -> dict[str, Any]:
+    """What `doctor` tells, as values that JSON holds.
+
+    `driver`, its version, and `cuda`, the newest that it supports, each None where there is none;
+    `devices`, the fields of :class:`CudaDevice` of each.
+    """
+    library = _library()
+    return {
+        "driver": _driver_version(),
+        "cuda": None if library is None else _cuda_version(library),
+        "devices": [asdict(device) for device in cuda_devices()],
+    }
+
+
+def cuda_devices() -> list[CudaDevice]:
+    """The GPUs that this process may use, in CUDA's order; none where there is no driver."""
+    library = _library()
+    count = ctypes.c_int()
+    if library is None or library.cuInit(0) or library.cuDeviceGetCount(ctypes.byref(count)):
+        return []
+    return [_device(library, index) for index in range(count.value)]
+
+
+def check_cuda(manifest: Manifest, folder: Path) -> None:
+    """Raises FolderError where the folder needs a GPU that this machine does not have."""
+    needed = manifest.machine.get(COMPUTE_CAPABILITY)
+    if needed is None:
+        return
+    least = _capability(needed)
+    rebuild = rebuild_command(manifest, folder)
+    if least is None:
+        raise FolderError(
+            f"The manifest of {folder} is damaged",
+            expected="a compute capability such as 8.0 under machine",
+            found=repr(needed),
+            do=f"build it again: {rebuild}",
+        )
+    devices = cuda_devices()
+    if devices and (_capability(devices[0].compute_capability) or (0, 0)) >= least:
+        return
+    found = "no GPU that CUDA can use"
+    if devices:
+        found = f"{devices[0].name}, compute capability {devices[0].compute_capability}"
+    elif (driver := _driver_version()) is not None:
+        found += f" (driver {driver})"
+    do = rebuild.replace(f"--target {manifest.target}", "--target cpu")
+    raise FolderError(
+        f"{folder} was built for NVIDIA GPUs",
+        expected=f"a GPU of compute capability {needed} or later, and its driver",
+        found=found,
+        do=f"build for a processor instead: {do}",
+    )
+
+
+def _capability(value: Any) -> tuple[int, int] | None:
+    match = re.fullmatch(r"(\d+)\.(\d+)", value) if isinstance(value, str) else None
+    return None if match is None else (int(match[1]), int(match[2]))
+
+
+def _library() -> Any:
+    """The driver's library, None where it is not installed."""
+    try:
+        return ctypes.CDLL(_LIBRARIES.get(sys.platform, "libcuda.so.1"))
+    except OSError:
+        return None
+
+
+def _device(library: Any, index: int) -> CudaDevice:
+    device, value, memory = ctypes.c_int(), ctypes.c_int(), ctypes.c_size_t()
+    library.cuDeviceGet(ctypes.byref(device), index)
+    name = ctypes.create_string_buffer(256)
+    library.cuDeviceGetName(name, len(name), device)
+    library.cuDeviceTotalMem_v2(ctypes.byref(memory), device)
+    capability = []
+    for attribute in (_MAJOR, _MINOR):
+        library.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
+        capability.append(str(value.value))
+    return CudaDevice(name.value.decode(errors="replace"), ".".join(capability), memory.value)
+
+
+def _cuda_version(library: Any) -> str | None:
+    version = ctypes.c_int()
+    if library.cuDriverGetVersion(ctypes.byref(version)):
+        return None
+    return f"{version.value // 1000}.{version.value % 1000 // 10}"
+
+
+def _driver_version() -> str | None:
+    """As the kernel module says it, on Linux; None elsewhere and without one."""
+    try:
+        text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    match = re.search(r"Kernel Module\D*([\d.]+)", text)
+    return None if match is None else match[1]
