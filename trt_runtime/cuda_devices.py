@@ -19,6 +19,7 @@ from trt_runtime.manifest import Manifest, rebuild_command
 #: Under `machine` in the manifest of engines that need a GPU: the least compute capability.
 COMPUTE_CAPABILITY = "compute_capability"
 
+_VERSION_FILE = Path("/proc/driver/nvidia/version")
 _LIBRARIES = {"win32": "nvcuda.dll"}
 # CUdevice_attribute of the driver's interface (cuda.h).
 _MAJOR, _MINOR = 75, 76
@@ -123,8 +124,9 @@ def _cuda_version(library: Any) -> str | None:
 def _driver_version() -> str | None:
     """As the kernel module says it, on Linux; None elsewhere and without one."""
     try:
-        text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8", errors="replace")
+        text = _VERSION_FILE.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    match = re.search(r"Kernel Module\D*([\d.]+)", text)
+    # Not the processor's name that some drivers give first: "for x86_64  580.159.04".
+    match = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s", text)
     return None if match is None else match[1]

@@ -109,3 +109,18 @@ def test_no_gpu_is_refused_with_the_driver_that_is_there(driver: pytest.MonkeyPa
 def test_a_damaged_compute_capability_is_refused(driver: pytest.MonkeyPatch, needed: Any) -> None:
     with pytest.raises(FolderError, match=r"damaged(?s:.*)--target cuda"):
         check_cuda(_manifest(compute_capability=needed), Path("engines"))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build",
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.04  Tue Jan  6 2026",
+    ],
+)
+def test_the_drivers_version_is_not_the_processors_name(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "version").write_text(line + "\n", encoding="utf-8")
+    monkeypatch.setattr(cuda_devices, "_VERSION_FILE", tmp_path / "version")
+    assert cuda_devices._driver_version() == "580.159.04"
