@@ -308,6 +308,31 @@ def talker_step(data: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def cuda_loop(data: Mapping[str, Any]) -> str:
+    """Whole steps of target cuda, a row for each number of slots."""
+    versions, gpu = data["versions"], data["gpu"]
+    lines = [
+        f"{TALKERS[data['talker']]}: {gpu['devices'][0]['name']}, driver {gpu['driver']}; ONNX "
+        f"Runtime {versions['onnxruntime-gpu']}, PyTorch {versions['torch']}, Triton "
+        f"{versions['triton']}; random weights. Milliseconds, median and range.",
+        "",
+        "| slots | talker | tail, float32 | tail not captured | audio decoder of every slot | "
+        "whole step | seconds of audio a second |",
+        "|---" * 7 + "|",
+    ]
+    for name, figures in data["results"].items():
+        if not name.endswith(" slots"):
+            continue
+        parts = ("talker", "tail", "tail_not_captured", "audio decoder", "step")
+        cells = [
+            name.removesuffix(" slots"),
+            *(_spread(figures[f"{part}_ms"]) for part in parts),
+            f"{figures['audio_seconds_a_second']:.1f}",
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
 def _range(figures: Mapping[str, float]) -> str:
     return f"{figures['min']:.2f} to {figures['max']:.2f}"
 
@@ -330,7 +355,11 @@ DOCUMENTS: Mapping[Path, Tables] = {
         "full-size-cpu": full_size,
         "export-memory": export_memory,
     },
-    ROOT / "docs" / "gpu.md": {"talker-step-h200": talker_step},
+    ROOT / "docs" / "gpu.md": {
+        "talker-step-h200": talker_step,
+        "cuda-loop-dense": cuda_loop,
+        "cuda-loop-experts": cuda_loop,
+    },
     ROOT / "docs" / "demonstration-voice.md": {
         "intelligibility": intelligibility,
         "cloning": cloning,
