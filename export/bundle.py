@@ -105,12 +105,17 @@ def export_checkpoint(
                 said.say(f"{len(parts)} of {parts.planned} parts are as they would be made, kept")
             try:
                 _Writing(plan, parts, said).bundle(digest)
-                replace_folder(parts.folder, place, BUNDLE)
             except BaseException as error:
                 if _may_go_on(error):
                     parts.leave()
                 else:
                     parts.discard()
+                raise
+            try:
+                replace_folder(parts.folder, place, BUNDLE)
+            except BaseException:
+                # All is made, whatever now lies in its place: moving that away is enough.
+                parts.leave()
                 raise
     except BaseException as error:
         if resumable and parts and unfinished_size(place):
@@ -186,6 +191,7 @@ class _Writing:
             noted = self.parts[name].noted
             used = {tensor: weights[tensor] for tensor in noted["initializers"]}
             said.keep(TRACE, plan.graph_seconds(source))
+            self._warn(name, noted["skipped"])
             said.done(f"{name}: kept, {noted['compared']}")
             return _entry(spec, self.parts[name].file, used)
         path = self.parts.folder / f"{spec.name}.onnx"
@@ -196,13 +202,19 @@ class _Writing:
             compared = verify(
                 path, source, sizes, geometry, used, values=plan.check_values, memory=plan.memory
             )
-            self.parts.add(name, path.name, {"initializers": list(used), "compared": str(compared)})
+            noted = {
+                "initializers": list(used), "compared": str(compared), "skipped": compared.skipped
+            }  # fmt: skip
+            self.parts.add(name, path.name, noted)
             seconds = said.seconds
-        if compared.skipped and plan.check_values:
-            # Asked for and not done: said even where nobody looks at the progress.
-            log.warning("graph %s: %s", spec.name, compared)
+        self._warn(name, compared.skipped)
         said.done(f"{name}: {path.stat().st_size / 1e6:.2f} MB, {seconds:.1f} s, {compared}")
         return _entry(spec, path.name, used)
+
+    def _warn(self, name: str, skipped: str) -> None:
+        """Comparing was asked for and not done: said even where nobody looks at the progress."""
+        if skipped and self.plan.check_values:
+            log.warning("%s: values NOT compared: %s", name, skipped)
 
 
 def _entry(spec: GraphSpec, file: str, used: Mapping[str, StoredTensor]) -> GraphEntry:

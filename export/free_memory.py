@@ -17,9 +17,6 @@ BASE_MEMORY = 800_000_000
 #: A parameter of a graph that is compared: as stored, cast, and copied where an operator does.
 _COMPARED_BYTES = 14
 
-#: Float32 copies of the weights that a comparison holds: torch's, the evaluator's, one in between.
-_COPIES = 3
-
 
 def free_memory() -> int | None:
     """Bytes that can be had without swapping, where the system says so (Linux)."""
@@ -38,7 +35,7 @@ def free_to_compare(parameters: int) -> int:
 
     Twice what that takes: the machine is not ours alone.
     """
-    return 2 * _COPIES * 4 * parameters
+    return 2 * _COMPARED_BYTES * parameters
 
 
 def memory_to_compare(parameters: int) -> int:

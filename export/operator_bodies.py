@@ -60,7 +60,7 @@ MixtureOfExperts <chosen, normalized> (x, router_logits, gate_up, down) => (y)
 
 # TOKENS, LENGTH and HEAD_DIM are the graph's: shapes are then constants, copied (0) or inferred
 # (-1), and runtimes compute none but the number of slots. The score of a key that must not be seen
-# is replaced, not lowered: whatever a cache holds there, the sum of the rest stays as it is.
+# is replaced, not lowered: whatever finite number a cache holds there, the sum of the rest stays.
 _CACHED_ATTENTION = """
 <opset_import: ["" : 20], domain: "DOMAIN">
 CachedAttention <heads, kv_heads, window>

@@ -61,8 +61,8 @@ def verify(
     """How the graph at `path` compares with its torch module, at each of its example inputs.
 
     Only the form is checked without `values`, and where they would take more than `memory` bytes or
-    memory is short. Raises MingError
-    where the form is wrong or an error exceeds :data:`TOLERANCE`.
+    memory is short. Raises MingError where the form is wrong or an error exceeds
+    :data:`TOLERANCE`.
     """
     onnx.checker.check_model(path, full_check=True)
     if not values:

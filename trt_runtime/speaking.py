@@ -79,13 +79,17 @@ class Speaking:
     def chunks_in(self, batch: Batch, *, chunk_patches: int) -> Iterator[AudioChunk | None]:
         """As `chunks`, in a batch that others step: None each time that it needs a step."""
         if self.cancelled():
-            self.finish_reason = FinishReason.CANCELLED
-            yield self._chunk((), 0, final=True)
+            yield self.nothing()
             return
         for index in range(len(self.pieces)):
             yield from self._speak(index, chunk_patches, batch)
             if self.finish_reason is not None:
                 return
+
+    def nothing(self) -> AudioChunk:
+        """Ends a request that was cancelled before its first step: its one chunk, without audio."""
+        self.finish_reason = FinishReason.CANCELLED
+        return self._chunk((), 0, final=True)
 
     def speech(self, parts: Iterable[NDArray[np.float32]]) -> Speech:
         """The whole of a request that has ended; parts: the audio of its chunks."""

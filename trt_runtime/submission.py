@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from typing import Any
 
@@ -13,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trt_runtime.speech import AudioChunk, Speech
+
+log = logging.getLogger(__name__)
 
 
 class Submission:
@@ -31,7 +34,10 @@ class Submission:
         self._chunks: list[AudioChunk] = []
         self._changed = threading.Condition()
         self._listeners: list[Callable[[], None]] = []
+        self._ended = False
         self._cancelled = threading.Event()
+        #: What takes it out of its queue, where it waits.
+        self._withdraw: Callable[[], None] = lambda: None
 
     def result(self, timeout: float | None = None) -> Speech:
         """The whole speech; waits at most `timeout` seconds, then raises TimeoutError.
@@ -46,8 +52,9 @@ class Submission:
         return self.future.done()
 
     def cancel(self) -> None:
-        """Ends the request before its next step; one that still waits is never begun."""
+        """Ends the request after the step that is being made; one that still waits, at once."""
         self._cancelled.set()
+        self._withdraw()
 
     @property
     def cancelled(self) -> bool:
@@ -59,7 +66,7 @@ class Submission:
         index = 0
         while True:
             with self._changed:
-                while len(self._chunks) == index and not self.future.done():
+                while len(self._chunks) == index and not self._ended:
                     self._changed.wait()
                 new = self._chunks[index:]
             if not new:
@@ -85,7 +92,7 @@ class Submission:
             index = 0
             while True:
                 changed.clear()
-                new, ended = self._chunks[index:], self.future.done()
+                ended, new = self._ended, self._chunks[index:]
                 for chunk in new:
                     yield chunk
                 index += len(new)
@@ -108,13 +115,24 @@ class Submission:
             self._notify()
 
     def _end(self, speech: Speech | BaseException) -> None:
-        """The whole speech, or what went wrong; called by what speaks the request."""
+        """The whole speech, or what went wrong; called by what speaks the request. Never raises.
+
+        Readers first, and the future not under the lock: callers' callbacks run in it, and may wait
+        for readers.
+        """
         with self._changed:
+            self._ended = True
+            self._notify()
+        try:
             if isinstance(speech, BaseException):
                 self.future.set_exception(speech)
             else:
                 self.future.set_result(speech)
-            self._notify()
+        except InvalidStateError:
+            log.debug("ended twice")
+        except BaseException:
+            # Of a callback: the future logs an Exception itself, and lets others through.
+            log.exception("a callback of a submission failed")
 
     def _notify(self) -> None:
         self._changed.notify_all()

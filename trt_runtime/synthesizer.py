@@ -150,8 +150,13 @@ class Synthesizer:
 
         `on_progress` is called by the thread that steps all requests: it must not wait.
         """
-        opened, patches = self._require_open(), _chunk_patches(chunk_patches)
+        patches = _chunk_patches(chunk_patches)
         started, submission = time.perf_counter(), Submission()
+        with self._scheduling:
+            opened = self._require_open()
+            if self._scheduler is None:
+                self._scheduler = Scheduler(opened, slots=self._slots, waiting=self._waiting)
+            scheduler = self._scheduler
 
         def prepare() -> Speaking:
             return self._start(
@@ -162,10 +167,6 @@ class Synthesizer:
                 cancelled=lambda: submission.cancelled,
             )
 
-        with self._scheduling:
-            if self._scheduler is None:
-                self._scheduler = Scheduler(opened, slots=self._slots, waiting=self._waiting)
-            scheduler = self._scheduler
         scheduler.submit(submission, prepare, patches)
         return submission
 
@@ -202,14 +203,22 @@ class Synthesizer:
         ids = self._prompt(check_text(text), prompt=check_text(prompt, "prompt")).ids
         return write_normalized(opened, self._tokenizer, ids, max_tokens=max_tokens)
 
-    def warmup(self) -> None:
-        """Runs one short request, so that the first real one does not pay for first touches."""
+    def warmup(self, submitted: int = 0) -> None:
+        """Runs a short request, so that the first real one does not pay for first touches.
+
+        And so many submitted ones at once, up to `slots`: a GPU captures each number of requests
+        that step together the first time that it meets it.
+        """
         steps = min(2, self.geometry.max_steps)
-        self.synthesize("Warm up.", max_steps=steps, min_steps=steps)
+        options = RequestOptions(max_steps=steps, min_steps=steps)
+        self.synthesize("Warm up.", **options)
+        for submission in [self.submit("Warm up.", **options) for _ in range(submitted)]:
+            submission.result()
 
     def close(self) -> None:
         """Lets go of the engines: requests that still run, or wait, keep them to their end."""
-        self._opened = self._scheduler = None
+        with self._scheduling:
+            self._opened = self._scheduler = None
 
     def __enter__(self) -> Synthesizer:
         return self

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -23,6 +25,7 @@ from trt_runtime.batch import Batch
 from trt_runtime.speech import FinishReason
 from trt_runtime.synthesizer import Synthesizer
 
+ROOT = Path(__file__).resolve().parents[2]
 LONG = {"text": "Say this.", "min_steps": 200, "max_steps": 200}
 
 
@@ -246,3 +249,112 @@ def test_close_lets_the_submitted_end(dense: Folders) -> None:
 def test_numbers_that_cannot_be_used(name: str, value: Any) -> None:
     with pytest.raises(UserError, match=name):
         load(**{name: value})
+
+
+@pytest.mark.parametrize("error", [RuntimeError, SystemExit, asyncio.CancelledError])
+def test_a_callback_that_fails_harms_nobody(
+    speaker: Synthesizer, error: type[BaseException]
+) -> None:
+    def failing(future: Any) -> None:
+        raise error("of a callback")
+
+    first, beside = (submit(speaker, options_of(number)) for number in (5, 6))
+    first.future.add_done_callback(failing)
+    assert first.result(60).steps
+    assert beside.result(60).steps
+    assert list(first.chunks())[-1].final
+    assert submit(speaker, options_of(5)).result(60).steps
+
+
+def test_a_callback_may_wait_for_a_reader(speaker: Synthesizer) -> None:
+    """Who reads the chunks is not kept from it by the callback that waits for it."""
+    submission, read = submit(speaker, options_of(5)), threading.Event()
+    reader = threading.Thread(target=lambda: (list(submission.chunks()), read.set()))
+    submission.future.add_done_callback(lambda _: read.wait(30))
+    reader.start()
+    submission.result(60)
+    assert read.wait(30)
+    reader.join()
+
+
+def test_an_error_that_is_kept_keeps_nothing_of_the_batch(
+    speaker: Synthesizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait_for_the_end()
+    before = count_buffers()
+
+    def failing(progress: Any) -> None:
+        raise RuntimeError("of the caller")
+
+    def step(self: Batch) -> None:
+        raise RuntimeError("the runtime fell over")
+
+    kept = [submit(speaker, options_of(6) | {"on_progress": failing})]
+    assert kept[0].future.exception(60) is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(Batch, "step", step)
+        kept += [submit(speaker, options_of(number)) for number in range(3)]
+        assert all(submission.future.exception(60) is not None for submission in kept)
+    wait_for_the_end()
+    assert count_buffers() == before
+
+
+def test_one_that_is_cancelled_waits_no_more(dense: Folders) -> None:
+    """It ends while the slot is taken, and makes room for another."""
+    with load(dense.engines, threads=1, slots=1, waiting=1) as speaker:
+        long = submit(speaker, LONG)
+        next(long.chunks())
+        waits = submit(speaker, options_of(1))
+        with pytest.raises(BusyError):
+            submit(speaker, options_of(2))
+        waits.cancel()
+        assert waits.result(60).steps == 0
+        third = submit(speaker, options_of(2))
+        assert not long.done()
+        long.cancel()
+        assert third.result(60).steps
+
+
+def test_free_slots_are_room_too(dense: Folders) -> None:
+    with load(dense.engines, threads=1, slots=3, waiting=1) as speaker:
+        taken = [submit(speaker, options_of(number) | {"max_steps": 3}) for number in range(4)]
+        assert [submission.result(60).steps for submission in taken] == [3] * 4
+
+
+def test_the_interpreter_ends_with_what_was_submitted(dense: Folders, tmp_path: Path) -> None:
+    """What runs is spoken to its end; what is submitted later is an error; nothing hangs."""
+    program = f"""
+import atexit, threading, trt_runtime
+speaker = trt_runtime.load({str(dense.engines)!r}, threads=1, slots=2)
+first = speaker.submit("Say this.", max_steps=3)
+def late():
+    try:
+        speaker.submit("Too late.", max_steps=3)
+    except RuntimeError as error:
+        print("refused")
+atexit.register(late)
+atexit.register(lambda: print(first.result(60).steps))
+"""
+    found = subprocess.run(
+        [sys.executable, "-c", program], check=True, timeout=60, text=True, cwd=ROOT,
+        stdout=subprocess.PIPE,
+    )  # fmt: skip
+    assert found.stdout.split() == ["3", "refused"]
+
+
+def test_warmup_speaks_as_many_as_are_asked_for(
+    dense: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    original = Batch.step
+
+    def step(self: Batch) -> None:
+        sizes.append(len(self))
+        original(self)
+
+    monkeypatch.setattr(Batch, "step", step)
+    with load(dense.engines, threads=1, slots=2) as speaker:
+        speaker.warmup(submitted=2)
+    assert set(sizes) >= {1}
+    assert max(sizes) <= 2
+    assert len(sizes) >= 4

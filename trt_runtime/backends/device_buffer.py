@@ -31,6 +31,9 @@ def import_torch() -> Any:
     return torch
 
 
+_ONE_AT_A_TIME = threading.RLock()
+
+
 class Place:
     """A device of torch's (`cuda`, or `cpu` in tests), and the one stream that orders its work.
 
@@ -41,15 +44,15 @@ class Place:
         self.torch = import_torch()
         self.device = self.torch.device(device)
         self.stream = self.torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
-        self._lock = threading.RLock()
 
     @contextmanager
     def ordered(self) -> Iterator[None]:
         """Within it, what torch enqueues is on this place's stream; one thread at a time.
 
-        While one thread captures a graph, another that allocates would break the capture.
+        Of the whole process: while one captures a graph, another that allocates would break the
+        capture, whichever folder it is for.
         """
-        with self._lock:
+        with _ONE_AT_A_TIME:
             if self.stream is None:
                 yield
             else:

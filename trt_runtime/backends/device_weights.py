@@ -28,10 +28,11 @@ def load_weights(folder: Path, tensors: Mapping[str, StoredTensor], place: Place
     """torch's tensor by name, contiguous on the place's device; returns when all are there."""
     torch = place.torch
     mapped = {file: _mapped(folder / file, torch) for file in {t.file for t in tensors.values()}}
-    loaded = {
-        name: torch.empty(t.shape, dtype=getattr(torch, t.dtype), device=place.device)
-        for name, t in tensors.items()
-    }
+    with place.ordered():
+        loaded = {
+            name: torch.empty(t.shape, dtype=getattr(torch, t.dtype), device=place.device)
+            for name, t in tensors.items()
+        }
     pieces = [
         piece for name, t in tensors.items() for piece in _pieces(mapped[t.file], t, loaded[name])
     ]

@@ -138,8 +138,8 @@ def _by_type(pairs: Iterable[tuple[Any, Any]]) -> list[tuple[list[Any], list[Any
 class CudaBackend:
     """Loads what speaking needs of a folder; see `interface.Backend`.
 
-    `device` is `cuda` but in tests, which run all of this on a CPU. `make_loop(weights, slots)`
-    makes the talker's loop, where a test has one of its own.
+    `device` is CUDA's first, but in tests, which run all of this on a CPU. `make_loop(weights,
+    slots)` makes the talker's loop, where a test has one of its own.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class CudaBackend:
         folder: Path,
         manifest: Manifest,
         *,
-        device: str = "cuda",
+        device: str = "cuda:0",
         make_loop: Callable[[dict[str, Any], int], Loop] | None = None,
     ) -> None:
         self.place = Place(device)
@@ -201,7 +201,7 @@ class CudaBackend:
         except IndexError:
             loop = self.call(partial(self._make_loop, self._weights, slots))
         talker = PluginTalker(self.place, loop)
-        weakref.finalize(talker, idle.append, loop)
+        weakref.finalize(talker, _keep_one, idle, loop)
         return talker
 
     def _plugin_loop(self, weights: dict[str, Any], slots: int) -> Loop:
@@ -265,6 +265,12 @@ class CudaBackend:
             "use_tf32": "0",
             "arena_extend_strategy": "kSameAsRequested",
         }
+
+
+def _keep_one(idle: list[Loop], loop: Loop) -> None:
+    """Of the loops of one size that nobody uses, one waits for the next; others are freed."""
+    if not idle:
+        idle.append(loop)
 
 
 def bucket(slots: int) -> int:
