@@ -148,6 +148,24 @@ def test_what_would_be_refused_again_is_not_kept(
     assert len(made.parts) == (len(GRAPHS) if kept else PARTS)
 
 
+def test_a_place_that_is_refused_at_last_costs_nothing(
+    made: Made, checkpoint: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody put a file there meanwhile: all is made, and kept until that is moved away."""
+
+    def refuse(*_: object) -> None:
+        raise UserError("The place holds something else", do="move it away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(export.bundle, "replace_folder", refuse)
+        with pytest.raises(UserError, match="something else"):
+            export_checkpoint(checkpoint, place, options=SMALL, check_values=False)
+    assert unfinished_folder(place).exists()
+    made.parts.clear()
+    go_on(checkpoint, place)
+    assert made.parts == []
+
+
 def test_several_stops(made: Made, checkpoint: Path, place: Path) -> None:
     for _ in range(PARTS - 1):
         stop(made, checkpoint, place, 1)
