@@ -333,6 +333,45 @@ def cuda_loop(data: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+#: The components of benchmarks/cuda_loop.py's comparison.
+COMPARED = {
+    "talker": "talker, hidden states",
+    "patch": "tail, patch",
+    "embedding": "aggregator",
+    "stop": "stop head",
+    "audio": "audio decoder",
+}
+
+
+def cuda_compare(data: Mapping[str, Any]) -> str:
+    """A row for each component: the worst over all numbers of slots."""
+    versions, results = data["versions"], data["results"]
+    rows = results["rows"]
+    slots = sorted({row["slots"] for row in rows})
+    lines = [
+        f"{data['talker'].capitalize()}, tiny and random, {slots[0]} to {slots[-1]} slots; "
+        f"{data['gpu']['devices'][0]['name']}, ONNX Runtime {versions['onnxruntime-gpu']}, Triton "
+        f"{versions['triton']}:",
+        "",
+        "| component | relative error to the CPU engines | a slot against itself alone |",
+        "|---|---|---|",
+    ]
+    for name, shown in COMPARED.items():
+        of_it = [row for row in rows if row["component"] == name]
+        error, worst, apart = (
+            max(row[figure] for row in of_it)
+            for figure in ("error", "worst", "first_slot_against_itself_alone")
+        )
+        beside = f", at most {worst:.1e}" if worst > error else ""
+        lines.append(f"| {shown} | {error:.1e}{beside} | {apart:.1e} |")
+    lines += [
+        "",
+        f"{results['speech_steps']} steps of speech by themselves: latents off by "
+        f"{results['speech_latents_error']:.1e}.",
+    ]
+    return "\n".join(lines)
+
+
 def _range(figures: Mapping[str, float]) -> str:
     return f"{figures['min']:.2f} to {figures['max']:.2f}"
 
@@ -359,6 +398,8 @@ DOCUMENTS: Mapping[Path, Tables] = {
         "talker-step-h200": talker_step,
         "cuda-loop-dense": cuda_loop,
         "cuda-loop-experts": cuda_loop,
+        "cuda-compare-dense": cuda_compare,
+        "cuda-compare-experts": cuda_compare,
     },
     ROOT / "docs" / "demonstration-voice.md": {
         "intelligibility": intelligibility,
