@@ -36,6 +36,13 @@ class Part:
     sha256: str
     noted: Mapping[str, Any]
 
+    @property
+    def is_of_its_types(self) -> bool:
+        """False of what somebody else has written into the journal."""
+        texts = (self.name, self.key, self.file, self.sha256)
+        whole = isinstance(self.bytes, int)
+        return whole and isinstance(self.noted, dict) and all(isinstance(t, str) for t in texts)
+
 
 class FinishedParts:
     """The finished parts in a work folder, by name.
@@ -48,6 +55,7 @@ class FinishedParts:
         self.folder = work / FOLDER
         self._keys = keys
         self._journal = work / JOURNAL
+        _only_real(self.folder, self._journal)
         self.folder.mkdir(exist_ok=True)
         found = [] if fresh else [part for part in self._read() if part.key == keys.get(part.name)]
         with ThreadPoolExecutor(_THREADS) as pool:
@@ -114,6 +122,8 @@ class FinishedParts:
         for line in lines:
             try:
                 part = Part(**json.loads(line))
+                if not part.is_of_its_types:
+                    break
             except (ValueError, TypeError, RecursionError):
                 break
             parts[part.name] = part
@@ -144,6 +154,17 @@ class FinishedParts:
         new = self._journal.with_name(f"{JOURNAL}.new")
         new.write_bytes(b"".join(_line(part) for part in self._parts.values()))
         new.replace(self._journal)
+
+
+def _only_real(folder: Path, journal: Path) -> None:
+    """Removes what stands where ours belongs and is none of it: never what a link leads to."""
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        folder.unlink()
+    for path in (journal, journal.with_name(f"{JOURNAL}.new")):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        elif path.is_symlink():
+            path.unlink()
 
 
 def _line(part: Part) -> bytes:

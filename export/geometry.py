@@ -43,13 +43,15 @@ class ExportOptions:
                     do=f"leave it out for {getattr(ExportOptions, name)}",
                 )
         chain = (*self.prefill_chunks, self.cache_length)
-        dividing = all(small < large and large % small == 0 for small, large in pairwise(chain))
-        if not self.prefill_chunks or min(self.prefill_chunks) < 2 or not dividing:
+        large_enough = bool(self.prefill_chunks) and min(self.prefill_chunks) >= 2
+        if not large_enough or any(
+            small >= large or large % small for small, large in pairwise(chain)
+        ):
             raise UserError(
                 "The export option prefill_chunks cannot be used",
                 expected="increasing sizes from 2, each dividing the next, the last cache_length "
                 f"({self.cache_length})",
-                found=str(self.prefill_chunks),
+                found=str(self.prefill_chunks) if self.prefill_chunks else "none",
                 do="choose for instance --prefill-chunks 16,64 --cache-length 2048",
             )
 

@@ -16,6 +16,8 @@ from typing import Any
 from trt_runtime.errors import FolderError
 from trt_runtime.manifest import Manifest, rebuild_command
 
+#: The target whose engines need a GPU, whatever their manifest says of it.
+CUDA = "cuda"
 #: Under `machine` in the manifest of engines that need a GPU: the least compute capability.
 COMPUTE_CAPABILITY = "compute_capability"
 
@@ -60,7 +62,7 @@ def cuda_devices() -> list[CudaDevice]:
 def check_cuda(manifest: Manifest, folder: Path) -> None:
     """Raises FolderError where the folder needs a GPU that this machine does not have."""
     needed = manifest.machine.get(COMPUTE_CAPABILITY)
-    if needed is None:
+    if needed is None and manifest.target != CUDA:
         return
     least = _capability(needed)
     rebuild = rebuild_command(manifest, folder)

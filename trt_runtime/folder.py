@@ -44,6 +44,8 @@ def _onnxruntime_cuda(folder: Path, manifest: Manifest, threads: int | None) -> 
     return CudaBackend(folder, manifest)
 
 
+#: What runs a component without graphs: by its tensors and its sizes.
+PLUGIN_LOOP = "plugin-loop"
 #: By the manifest's target; a bundle has none.
 BACKENDS: dict[str, Callable[[Path, Manifest, int | None], Backend]] = {
     "": _onnxruntime_cpu,
@@ -54,7 +56,7 @@ BACKENDS: dict[str, Callable[[Path, Manifest, int | None], Backend]] = {
 RUNNERS: dict[str, tuple[str, ...]] = {
     "": ("",),
     "cpu": ("onnxruntime-cpu",),
-    "cuda": ("onnxruntime-cuda", "plugin-loop"),
+    "cuda": ("onnxruntime-cuda", PLUGIN_LOOP),
 }
 
 
@@ -71,7 +73,7 @@ def check_contract(folder: Path, manifest: Manifest) -> None:
     needed = set(specs) - {SPEAKER_PROJECTION, TAIL, *ON_DEMAND}
     if TAIL in manifest.graphs:
         needed -= {FLOW_STEP, FLOW_ADVANCE}
-    without = {name for name, entry in manifest.components.items() if entry.tensors}
+    without = {name for name, entry in manifest.components.items() if entry.backend == PLUGIN_LOOP}
     needed -= {name for name in needed if specs[name].component in without}
     missing = needed - set(manifest.graphs)
     if missing:

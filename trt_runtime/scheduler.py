@@ -9,8 +9,10 @@ ends when nothing is left to do, and its batch with it.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import traceback
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +20,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from trt_runtime.batch import Batch
-from trt_runtime.errors import BusyError
+from trt_runtime.errors import BusyError, UserError
 from trt_runtime.folder import OpenFolder
 from trt_runtime.speaking import Speaking
 from trt_runtime.speech import AudioChunk, Speech
@@ -49,11 +51,13 @@ class Scheduler:
     """Speaks submitted requests of one folder in up to `slots` slots; at most `waiting` wait."""
 
     def __init__(self, opened: OpenFolder, *, slots: int, waiting: int) -> None:
+        self.process = os.getpid()
         self._opened = opened
         self._slots = slots
         self._most_waiting = waiting
         self._lock = threading.Condition()
         self._ready: deque[_Entry] = deque()
+        self._live: weakref.WeakSet[_Entry] = weakref.WeakSet()
         # Those that are not in a slot yet, prepared or not; and those that are.
         self._waiting = self._spoken = 0
         self._preparing = ThreadPoolExecutor(1, "ming-trt prepares")
@@ -75,12 +79,20 @@ class Scheduler:
                     do="submit again when one has ended, or load(..., waiting=...) with more room",
                 )
             self._waiting += 1
+            self._live.add(entry)
             try:
                 self._preparing.submit(self._prepare, entry)
             except BaseException:  # the interpreter ends
                 self._waiting -= 1
                 self._lock.notify()
                 raise
+
+    def cancel(self) -> None:
+        """Cancels every request that has not ended."""
+        with self._lock:
+            live = list(self._live)
+        for entry in live:
+            entry.submission.cancel()
 
     def _prepare(self, entry: _Entry) -> None:
         try:
@@ -135,6 +147,13 @@ class Scheduler:
                 if active:
                     batch.step()
             except BaseException as error:
+                if batch is None and isinstance(error, MemoryError | ValueError):
+                    error = UserError(
+                        f"There is no memory for {self._slots} requests at a time",
+                        expected="caches for each of them beside the weights",
+                        found=str(error),
+                        do="load(..., slots=...) with fewer",
+                    )
                 # Of the step itself, and so of all that took part in it; the rest begin afresh.
                 failed = active or self._next()
                 log.exception("a step failed: %d requests end with it", len(failed))

@@ -294,6 +294,14 @@ def _lock(work: Path) -> BinaryIO | None:
     if fcntl is None:
         return None
     path = work / _LOCK
+    if path.is_symlink() or path.is_dir():
+        # Not ours, whoever put it there: what it leads to is not to be opened.
+        raise UserError(
+            f"{path} is no lock of ours",
+            expected="a plain file",
+            found="a link" if path.is_symlink() else "a folder",
+            do=f"delete {work}, which only holds unfinished work",
+        )
     file = path.open("ab")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -313,7 +321,7 @@ def _remove_leftovers(out: Path) -> None:
             continue
         try:
             lock = _lock(path)
-        except OSError:
+        except (OSError, UserError):
             continue  # its build runs, or nobody can tell
         if lock is None:
             continue
@@ -331,7 +339,7 @@ def _discard(work: Path, out: Path) -> None:
 def _put_back(work: Path, out: Path) -> None:
     """Moves what lay in `out` back from a build's work folder where nothing has replaced it."""
     old = work / _OLD
-    if old.is_dir() and not os.path.lexists(out):
+    if old.is_dir() and not old.is_symlink() and not os.path.lexists(out):
         log.warning("putting back %s, which an interrupted build had moved away", out)
         old.rename(out)
 

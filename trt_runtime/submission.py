@@ -123,6 +123,9 @@ class Submission:
         with self._changed:
             self._ended = True
             self._notify()
+        if isinstance(speech, StopIteration):
+            # No awaiting future takes one.
+            speech = RuntimeError(f"the request raised {speech!r}")
         try:
             if isinstance(speech, BaseException):
                 self.future.set_exception(speech)

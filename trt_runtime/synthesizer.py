@@ -42,6 +42,7 @@ from trt_runtime.voice_store import VoiceStore
 #: Submitted requests that are spoken at a time, and that wait beside them, where nothing else is
 #: asked for.
 SLOTS, WAITING = 8, 256
+MOST_SLOTS = 256
 #: Patches that are joined at a time while a whole speech is made.
 _JOINED_PATCHES = 16
 
@@ -79,7 +80,7 @@ class Synthesizer:
         waiting: int = WAITING,
     ) -> None:
         self._opened: OpenFolder | None = opened
-        self._slots = _at_least_one("slots", slots)
+        self._slots = _at_least_one("slots", slots, most=MOST_SLOTS)
         self._waiting = _at_least_one("waiting", waiting)
         self._scheduling = threading.Lock()
         self._scheduler: Scheduler | None = None
@@ -154,7 +155,8 @@ class Synthesizer:
         started, submission = time.perf_counter(), Submission()
         with self._scheduling:
             opened = self._require_open()
-            if self._scheduler is None:
+            if self._scheduler is None or self._scheduler.process != os.getpid():
+                # A forked process has the threads of none of its parent's.
                 self._scheduler = Scheduler(opened, slots=self._slots, waiting=self._waiting)
             scheduler = self._scheduler
 
@@ -215,16 +217,23 @@ class Synthesizer:
         for submission in [self.submit("Warm up.", **options) for _ in range(submitted)]:
             submission.result()
 
-    def close(self) -> None:
-        """Lets go of the engines: requests that still run, or wait, keep them to their end."""
+    def close(self, *, cancel: bool = False) -> None:
+        """Lets go of the engines: requests that still run, or wait, keep them to their end.
+
+        With `cancel`, submitted requests are cancelled.
+        """
         with self._scheduling:
+            scheduler = self._scheduler
             self._opened = self._scheduler = None
+        if cancel and scheduler is not None:
+            scheduler.cancel()
 
     def __enter__(self) -> Synthesizer:
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+        # Left by an error, Ctrl-C among them, nobody is there to listen.
+        self.close(cancel=kind is not None)
 
     def _require_open(self) -> OpenFolder:
         if self._opened is None:
@@ -329,12 +338,14 @@ def _chunk_patches(value: Any) -> int:
     return _at_least_one("chunk_patches", value, "give 1 for the earliest audio")
 
 
-def _at_least_one(name: str, value: Any, do: str = "leave it out for the default") -> int:
-    number = whole_number(value, 1)
+def _at_least_one(
+    name: str, value: Any, do: str = "leave it out for the default", most: int | None = None
+) -> int:
+    number = whole_number(value, 1, most)
     if number is None:
         raise UserError(
             f"{name} cannot be used",
-            expected="a whole number of 1 or more",
+            expected="a whole number of 1 or more" if most is None else f"1 to {most}",
             found=shown(value),
             do=do,
         )

@@ -79,11 +79,16 @@ class TransformerSizes:
         )
 
 
+#: No talker is wider, nor has more words.
+_MOST = 1 << 22
+
+
 def _whole(data: Mapping[str, Any], name: str, least: int = 1) -> int:
     value = data[name]
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise TypeError(f"{name} is {value!r}, not a whole number of {least} or more")
-    return value
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if not whole or not least <= value <= _MOST:
+        raise TypeError(f"{name} is {value!r}, not a whole number from {least} to {_MOST}")
+    return int(value)
 
 
 def _positive(data: Mapping[str, Any], name: str) -> float:

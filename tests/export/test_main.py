@@ -139,7 +139,12 @@ def test_no_tokenizer(refused: Callable[..., str], folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("chunks", "said"),
-    [("16,24", "prefill_chunks cannot be used"), ("16;24", "is not a list of numbers")],
+    [
+        ("16,24", "prefill_chunks cannot be used"),
+        ("0", "prefill_chunks cannot be used"),
+        ("0,16", "prefill_chunks cannot be used"),
+        ("16;24", "is not a list of numbers"),
+    ],
 )
 def test_prefill_chunks_that_do_not_fit(
     refused: Callable[..., str], folder: Path, chunks: str, said: str

@@ -385,3 +385,49 @@ def test_a_killed_export_is_gone_on_with(
     go_on(checkpoint, tmp_path / "at-once")
     assert contents(place) == contents(tmp_path / "at-once")
     assert {path.name for path in tmp_path.iterdir()} == {"checkpoint", "bundle", "at-once"}
+
+
+@pytest.mark.parametrize("name", ["bundle", "journal.jsonl", "journal.jsonl.new"])
+def test_what_a_link_leads_to_is_left_alone(
+    made: Made, checkpoint: Path, place: Path, tmp_path: Path, name: str
+) -> None:
+    """Somebody may have moved the large folder to another disk: it is made again, not emptied."""
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "thesis.txt").write_text("precious")
+    file = precious / "notes.txt"
+    file.write_text("precious too")
+    stop(made, checkpoint, place, 4)
+    inside = unfinished_folder(place) / name
+    if inside.is_dir():
+        shutil.rmtree(inside)
+    else:
+        inside.unlink(missing_ok=True)
+    inside.symlink_to(precious if name == "bundle" else file)
+    go_on(checkpoint, place)
+    assert (precious / "thesis.txt").read_text() == "precious"
+    assert file.read_text() == "precious too"
+    assert sorted(path.name for path in precious.iterdir()) == ["notes.txt", "thesis.txt"]
+    assert place.is_dir()
+    assert not place.is_symlink()
+
+
+def test_a_lock_that_is_a_link_is_refused(checkpoint: Path, place: Path, tmp_path: Path) -> None:
+    unfinished_folder(place).mkdir(mode=0o700)
+    (unfinished_folder(place) / ".lock").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(UserError, match=r"no lock of ours[\s\S]*delete"):
+        export_checkpoint(checkpoint, place, options=SMALL, check_values=False)
+    assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.parametrize("change", [{"name": ["a"]}, {"file": 5}, {"noted": None}, {"bytes": "1"}])
+def test_lines_of_other_types_are_not_believed(
+    made: Made, checkpoint: Path, place: Path, change: dict[str, Any]
+) -> None:
+    stop(made, checkpoint, place, 4)
+    journal = unfinished_folder(place) / "journal.jsonl"
+    lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    lines[1] |= change
+    journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    go_on(checkpoint, place)
+    assert len(made.parts) == PARTS - 1

@@ -79,7 +79,14 @@ def _manifest(**machine: Any) -> Any:
 
 def test_a_folder_that_needs_no_gpu_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_devices, "_library", lambda: 1 / 0)
-    check_cuda(_manifest(), Path("engines"))
+    manifest = _manifest()
+    manifest.target = "cpu"
+    check_cuda(manifest, Path("engines"))
+
+
+def test_a_folder_for_gpus_that_says_nothing_of_them_is_refused() -> None:
+    with pytest.raises(FolderError, match=r"damaged(?s:.*)--target cuda"):
+        check_cuda(_manifest(), Path("engines"))
 
 
 @pytest.mark.parametrize("needed", ["8.0", "9.0"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
+import os
 import subprocess
 import sys
 import threading
@@ -358,3 +359,64 @@ def test_warmup_speaks_as_many_as_are_asked_for(
     assert set(sizes) >= {1}
     assert max(sizes) <= 2
     assert len(sizes) >= 4
+
+
+def test_leaving_by_an_error_cancels_what_was_submitted(dense: Folders) -> None:
+    submitted: list[Submission] = []
+
+    def leave() -> None:
+        with load(dense.engines, threads=1, slots=1) as speaker:
+            submitted.extend(submit(speaker, LONG) for _ in range(3))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        leave()
+    ends = {submission.result(60).finish_reason for submission in submitted}
+    assert ends == {FinishReason.CANCELLED}
+
+
+def test_awaiting_takes_an_error_that_no_future_takes(speaker: Synthesizer) -> None:
+    def failing(progress: Any) -> None:
+        raise StopIteration
+
+    submission = Submission()
+    submission._end(StopIteration("of a caller"))
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        submission.result(0)
+    with pytest.raises(RuntimeError):
+        submit(speaker, options_of(6) | {"on_progress": failing}).result(60)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_process_speaks_too(dense: Folders) -> None:
+    program = f"""
+import os, sys, trt_runtime
+speaker = trt_runtime.load({str(dense.engines)!r}, threads=1, slots=2)
+assert speaker.submit("Say this.", max_steps=3).result(30).steps == 3
+child = os.fork()
+if child == 0:
+    steps = speaker.submit("Say this.", max_steps=3).result(30).steps
+    os._exit(0 if steps == 3 else 1)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    found = subprocess.run([sys.executable, "-c", program], timeout=90, cwd=ROOT, check=False)
+    assert found.returncode == 0
+
+
+def test_more_slots_than_any_machine_steps_are_refused() -> None:
+    with pytest.raises(UserError, match=r"slots[\s\S]*1 to 256"):
+        load(slots=1000)
+
+
+def test_slots_that_find_no_memory_are_told(
+    speaker: Synthesizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: Batch, *_: Any) -> None:
+        raise MemoryError("Unable to allocate 977. GiB")
+
+    wait_for_the_end()
+    with monkeypatch.context() as patch:
+        patch.setattr(Batch, "__init__", full)
+        with pytest.raises(UserError, match=r"no memory for 4 requests[\s\S]*slots="):
+            submit(speaker, options_of(5)).result(60)
+    assert submit(speaker, options_of(5)).result(60).steps
