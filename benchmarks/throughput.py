@@ -86,6 +86,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m benchmarks.throughput", description=__doc__.splitlines()[0]
     )
     parser.add_argument("engines", nargs="?", help="engine folder or bundle (default: embedded)")
+    parser.add_argument(
+        "--what", default="the demonstration voice", help="what the engines are of, for the table"
+    )
     parser.add_argument("--steps", type=int, default=40, help="steps of each request")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--threads", type=int, help="of one graph call (default: every core)")
@@ -102,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 f"one after the other ({ratio['min']:.2f} to {ratio['max']:.2f})"
             )
         result = {
-            "requests": REQUESTS, "steps": options.steps, "runs": options.runs, "ways": found,
+            "what": options.what, "requests": REQUESTS, "steps": options.steps, "runs": options.runs, "ways": found,
             **provenance("numpy", "onnxruntime"),
         }  # fmt: skip
         write_result(options.out, result, printed=False)
