@@ -372,6 +372,24 @@ def cuda_compare(data: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def throughput(data: Mapping[str, Any]) -> str:
+    """A row for each way to speak several requests."""
+    machine = data["machine"]
+    lines = [
+        f"{data['requests']} requests of {data['steps']} steps each, engines of {data['what']}, "
+        f"{machine['processor']}, {machine['physical_cores']} cores; ONNX Runtime "
+        f"{data['versions']['onnxruntime']}; medians of {data['runs']} runs in turns, with the "
+        "range.",
+        "",
+        "| | seconds of audio a second | times one after the other |",
+        "|---|---|---|",
+    ]
+    for name, figures in data["ways"].items():
+        rate, ratio = figures["audio_per_second"], figures["to_one_after_the_other"]
+        lines.append(f"| {name} | {_spread(rate)} | {_spread(ratio)} |")
+    return "\n".join(lines)
+
+
 def _range(figures: Mapping[str, float]) -> str:
     return f"{figures['min']:.2f} to {figures['max']:.2f}"
 
@@ -400,6 +418,10 @@ DOCUMENTS: Mapping[Path, Tables] = {
         "cuda-loop-experts": cuda_loop,
         "cuda-compare-dense": cuda_compare,
         "cuda-compare-experts": cuda_compare,
+    },
+    ROOT / "docs" / "speaking.md": {
+        "throughput": throughput,
+        "throughput-full-size": throughput,
     },
     ROOT / "docs" / "demonstration-voice.md": {
         "intelligibility": intelligibility,

@@ -105,7 +105,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 f"one after the other ({ratio['min']:.2f} to {ratio['max']:.2f})"
             )
         result = {
-            "what": options.what, "requests": REQUESTS, "steps": options.steps, "runs": options.runs, "ways": found,
+            "what": options.what, "requests": REQUESTS, "steps": options.steps,
+            "runs": options.runs, "ways": found,
             **provenance("numpy", "onnxruntime"),
         }  # fmt: skip
         write_result(options.out, result, printed=False)
