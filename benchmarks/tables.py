@@ -375,18 +375,22 @@ def cuda_compare(data: Mapping[str, Any]) -> str:
 def throughput(data: Mapping[str, Any]) -> str:
     """A row for each way to speak several requests."""
     machine = data["machine"]
+    several = data["runs"] > 1
+    runs = f"medians of {data['runs']} runs in turns, with the range" if several else "one run"
     lines = [
         f"{data['requests']} requests of {data['steps']} steps each, engines of {data['what']}, "
         f"{machine['processor']}, {machine['physical_cores']} cores; ONNX Runtime "
-        f"{data['versions']['onnxruntime']}; medians of {data['runs']} runs in turns, with the "
-        "range.",
+        f"{data['versions']['onnxruntime']}; {runs}.",
         "",
         "| | seconds of audio a second | times one after the other |",
         "|---|---|---|",
     ]
     for name, figures in data["ways"].items():
         rate, ratio = figures["audio_per_second"], figures["to_one_after_the_other"]
-        lines.append(f"| {name} | {_spread(rate)} | {_spread(ratio)} |")
+        cells = [
+            _spread(figure) if several else f"{figure['median']:.2f}" for figure in (rate, ratio)
+        ]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

@@ -22,7 +22,7 @@ EXAMPLES = ROOT / "examples"
 RUNS = {
     "speak_to_file.py": (["Hi.", "hi.wav"], ["hi.wav:", "flow"]),
     "stream_chunks.py": (["Hello, and hello again."], ["chunk 0:", "of audio from 0"]),
-    "many_requests.py": ([], ["'Four.'", "ended by ", "the same alone: True"]),
+    "many_requests.py": ([], ["'Four.'", "ended by ", "as long alone: True"]),
     "clone_voice.py": (
         [],
         ["clone-all.wav:", "ended by ", "without the reference's words", "clone-latents.wav"],

@@ -81,7 +81,9 @@ def check_cuda(manifest: Manifest, folder: Path) -> None:
         found = f"{devices[0].name}, compute capability {devices[0].compute_capability}"
     elif (driver := _driver_version()) is not None:
         found += f" (driver {driver})"
-    do = rebuild.replace(f"--target {manifest.target}", "--target cpu")
+    # Beside this folder and not over it: a machine with a GPU may want it yet.
+    beside = rebuild_command(manifest, folder.with_name(f"{folder.name}-cpu"))
+    do = beside.replace(f"--target {manifest.target}", "--target cpu")
     raise FolderError(
         f"{folder} was built for NVIDIA GPUs",
         expected=f"a GPU of compute capability {needed} or later, and its driver",

@@ -103,7 +103,7 @@ def test_a_gpu_that_is_too_old_is_refused(
 ) -> None:
     with pytest.raises(FolderError, match=rf"{needed} or later(?s:.*)Found: .*{found}") as raised:
         check_cuda(_manifest(compute_capability=needed), Path("engines"))
-    assert "build-engines CHECKPOINT --target cpu --out engines" in str(raised.value)
+    assert "build-engines CHECKPOINT --target cpu --out engines-cpu" in str(raised.value)
 
 
 def test_no_gpu_is_refused_with_the_driver_that_is_there(driver: pytest.MonkeyPatch) -> None:

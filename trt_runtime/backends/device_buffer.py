@@ -43,6 +43,13 @@ class Place:
     def __init__(self, device: str) -> None:
         self.torch = import_torch()
         self.device = self.torch.device(device)
+        if self.device.type == "cuda" and not self.torch.cuda.is_available():
+            raise UserError(
+                "The torch that is installed cannot use the GPU",
+                expected="a build with CUDA that fits the driver (ming-trt doctor shows it)",
+                found=f"torch {self.torch.__version__}",
+                do="pip uninstall torch, then install PyPI's build for Linux: " + INSTALL,
+            )
         self.stream = self.torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
 
     @contextmanager
