@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
-from trt_runtime.plugins.sizes import ExpertSizes, TalkerSizes
+from trt_runtime.plugins.sizes import TalkerSizes
+from trt_runtime.transformer_sizes import ExpertSizes
 
 DENSE = TalkerSizes(
     hidden=896, layers=24, heads=14, kv_heads=2, head_dim=64, intermediate=4864,

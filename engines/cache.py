@@ -7,8 +7,6 @@ components' keys differ, the files of the others are taken over from it.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import os
 import shutil
@@ -30,6 +28,7 @@ from trt_runtime.manifest import (
     GraphEntry,
     Manifest,
     check_files,
+    digest_of,
     read_manifest,
     sha256_of,
 )
@@ -76,12 +75,6 @@ class BuildSettings:
     def options(self) -> dict[str, Any]:
         """What the caller chose, as a manifest's build options hold it."""
         return {"precision": self.precision}
-
-
-def digest_of(value: Any) -> str:
-    """SHA-256 of a value of JSON's types, the same for equal values."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def component_key(

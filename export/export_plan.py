@@ -10,12 +10,12 @@ from export.checkpoint import Checkpoint
 from export.graphs import GraphSource, graph_sources
 from export.needs import graph_seconds
 from export.parameters import Parameter
-from export.producer import digest_of, producer_facts
+from export.producer import producer_facts
 from export.progress import READ, TRACE, WRITE
 from export.verification import no_room_to_compare
 from export.weights import layout
 from trt_runtime.geometry import Geometry
-from trt_runtime.manifest import StoredTensor
+from trt_runtime.manifest import StoredTensor, digest_of
 
 
 def weights_part(component: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import platform
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -34,12 +33,6 @@ def producer_facts() -> dict[str, Any]:
         "machine": platform.machine(),
         "code": {name: _code_digest(name) for name in ("export", "trt_runtime")},
     }
-
-
-def digest_of(value: Any) -> str:
-    """SHA-256 of a value of JSON's types, the same for equal values."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
 def _code_digest(package: str) -> str:

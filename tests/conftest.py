@@ -43,6 +43,13 @@ def moe(tmp_path_factory: pytest.TempPathFactory) -> Folders:
     return _made(moe_checkpoint(), tmp_path_factory.mktemp("moe"))
 
 
+@pytest.fixture(scope="module", params=["dense", "moe"])
+def folders(request: pytest.FixtureRequest) -> Folders:
+    """The goldens' dense checkpoint, then their mixture of experts."""
+    made: Folders = request.getfixturevalue(request.param)
+    return made
+
+
 @pytest.fixture(scope="session")
 def moe_engines(moe: Folders) -> OpenFolder:
     return open_folder(moe.engines)

@@ -62,6 +62,13 @@ class TensorSpec:
             return self
         return TensorSpec(self.name, self.dtype, (slots, *self.shape[1:]))
 
+    def check_rows(self, part: TensorSpec, first: int) -> None:
+        """Raises ValueError unless `part` is rows of this sized tensor, from row `first` on."""
+        length, *rest = part.shape
+        fits = (self.dtype, self.shape[1:]) == (part.dtype, tuple(rest))
+        if not fits or first + length > self.shape[0]:
+            raise ValueError(f"buffer {self} does not fit {part} from row {first}")
+
     @property
     def axes(self) -> list[int | str]:
         """The shape as graphs and manifests write it, with :data:`SLOTS` for the free axis."""

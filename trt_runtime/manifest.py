@@ -234,6 +234,12 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def digest_of(value: Any) -> str:
+    """SHA-256 of a value of JSON's types, the same for equal values."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()
+
+
 def check_files(folder: Path, manifest: Manifest) -> None:
     """Compares every listed file with its size and hash; FolderError at the first difference.
 

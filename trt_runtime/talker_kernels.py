@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def kernel_sizes(sizes: TransformerSizes | None) -> TalkerSizes:
     """Raises UserError for a talker that is unknown, has a sliding window or does not fit."""
-    from trt_runtime.plugins.sizes import ExpertSizes, TalkerSizes
+    from trt_runtime.plugins.sizes import TalkerSizes
 
     if sizes is None:
         raise UserError(
@@ -30,7 +30,6 @@ def kernel_sizes(sizes: TransformerSizes | None) -> TalkerSizes:
             + (f" and {len(windows) - 1} others" if windows[1:] else ""),
             do="build this talker for another target: --target cpu",
         )
-    experts = sizes.experts
     return TalkerSizes(
         hidden=sizes.hidden,
         layers=sizes.layers,
@@ -41,7 +40,5 @@ def kernel_sizes(sizes: TransformerSizes | None) -> TalkerSizes:
         rope_theta=sizes.rope_theta,
         rms_eps=sizes.rms_eps,
         qkv_bias=sizes.qkv_bias,
-        experts=None
-        if experts is None
-        else ExpertSizes(experts.count, experts.chosen, experts.intermediate, experts.normalized),
+        experts=sizes.experts,
     )

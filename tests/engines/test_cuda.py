@@ -30,13 +30,6 @@ from trt_runtime.talker_kernels import kernel_sizes
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture(scope="module", params=["dense", "moe"])
-def folders(request: pytest.FixtureRequest) -> Folders:
-    """The goldens' dense checkpoint, then their mixture of experts."""
-    made: Folders = request.getfixturevalue(request.param)
-    return made
-
-
 @pytest.fixture(scope="module")
 def built(folders: Folders, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_engines(folders.bundle, tmp_path_factory.mktemp("cuda") / "engines", target="cuda")

@@ -103,3 +103,10 @@ def write_config(folder: Path) -> Callable[[Any], None]:
         (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
 
     return write
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path, config: dict[str, Any]) -> Path:
+    folder = tmp_path / "checkpoint"
+    write_random_checkpoint(folder, config, seed=3)
+    return folder

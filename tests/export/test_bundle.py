@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import math
 import re
@@ -24,9 +23,9 @@ from export import ExportOptions, export_checkpoint
 from export.geometry import geometry_of
 from export.graphs import GraphSource, graph_sources
 from export.sizes import read_sizes
-from export.synthetic import write_random_checkpoint
 from export.tracing import SOURCE_KEY
 from tests.conftest import Folders
+from tests.engines.folders import contents
 from trt_runtime.backends.onnxruntime_cpu import CpuBackend
 from trt_runtime.contract import (
     AUDIO_DECODER,
@@ -46,17 +45,6 @@ from trt_runtime.tail import LoopedTail, UnrolledTail
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = ExportOptions(cache_length=256, max_steps=8, prefill_chunks=(16,))
-
-
-def digests(folder: Path) -> dict[str, str]:
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
-
-
-@pytest.fixture
-def checkpoint(tmp_path: Path, config: dict[str, Any]) -> Path:
-    folder = tmp_path / "checkpoint"
-    write_random_checkpoint(folder, config, seed=3)
-    return folder
 
 
 _EXPORT = """
@@ -83,7 +71,7 @@ def test_same_bytes_from_another_folder(checkpoint: Path, tmp_path: Path) -> Non
         cwd=elsewhere,
         env={"PYTHONHASHSEED": "7", "PATH": ""},
     )
-    assert digests(here) == digests(elsewhere / "bundle")
+    assert contents(here) == contents(elsewhere / "bundle")
 
 
 def test_graphs_keep_the_contract_and_say_where_they_come_from(dense: Folders) -> None:

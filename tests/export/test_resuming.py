@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import shutil
 import signal
@@ -23,7 +22,7 @@ import export.export_plan
 from export import ExportOptions, export_checkpoint
 from export.finished_parts import FOLDER, JOURNAL
 from export.graphs import GraphSource, graph_sources
-from export.synthetic import write_random_checkpoint
+from tests.engines.folders import contents
 from trt_runtime.contract import PROMPT_EMBEDDING, SPEAKER_PROJECTION
 from trt_runtime.errors import UserError
 from trt_runtime.geometry import Geometry
@@ -39,17 +38,6 @@ PARTS = COMPONENTS + len(GRAPHS)
 
 def _few(geometry: Geometry) -> list[GraphSource]:
     return [source for source in graph_sources(geometry) if source.spec.name in GRAPHS]
-
-
-def contents(folder: Path) -> dict[str, str]:
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
-
-
-@pytest.fixture
-def checkpoint(tmp_path: Path, config: dict[str, Any]) -> Path:
-    folder = tmp_path / "checkpoint"
-    write_random_checkpoint(folder, config, seed=3)
-    return folder
 
 
 @pytest.fixture

@@ -28,11 +28,6 @@ TOLERANCE = 1e-6
 Arrays = dict[str, np.ndarray]
 
 
-@pytest.fixture(scope="module", params=["dense", "moe"])
-def folders(request: pytest.FixtureRequest) -> Folders:
-    return request.getfixturevalue(request.param)
-
-
 def backend_of(folders: Folders, graph: str) -> CpuBackend:
     """The engines built for a CPU; from the bundle what a CPU leaves out of them."""
     for folder in (folders.engines, folders.bundle):

@@ -265,18 +265,24 @@ def test_on_a_disk_without_locks_a_build_works_and_deletes_nobody_elses(
     assert hidden(tmp_path) == [".out.building-abc"]
 
 
-def test_a_folder_taken_for_a_leftover_before_its_lock_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def deleted_at_the_first_lock(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Another build deletes the folder just before it is locked first; returns those locked."""
     real, tried = trt_runtime.staging._lock, []
 
     def lock(work: Path) -> object:
         tried.append(work)
         if len(tried) == 1:
-            work.rmdir()  # what another build does at the worst moment
+            work.rmdir()
         return real(work)
 
     monkeypatch.setattr(trt_runtime.staging, "_lock", lock)
+    return tried
+
+
+def test_a_folder_taken_for_a_leftover_before_its_lock_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = deleted_at_the_first_lock(monkeypatch)
     build(tmp_path / "out")
     assert len(tried) == 2
     assert (tmp_path / "out" / MANIFEST).exists()
@@ -339,15 +345,7 @@ def test_unfinished_work_belongs_to_one_at_a_time(tmp_path: Path) -> None:
 def test_unfinished_work_locked_just_when_it_is_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, tried = trt_runtime.staging._lock, []
-
-    def lock(work: Path) -> object:
-        tried.append(work)
-        if len(tried) == 1:
-            work.rmdir()  # what another build does that has just finished
-        return real(work)
-
-    monkeypatch.setattr(trt_runtime.staging, "_lock", lock)
+    tried = deleted_at_the_first_lock(monkeypatch)
     assert resume(tmp_path / "out") == []
     assert len(tried) == 2
 

@@ -116,10 +116,7 @@ class DeviceBuffer:
 
         Raises ValueError where the rows are others, or not as many.
         """
-        length, *rest = spec.shape
-        fits = (self.spec.dtype, self.spec.shape[1:]) == (spec.dtype, tuple(rest))
-        if not fits or first + length > self.spec.shape[0]:
-            raise ValueError(f"buffer {self.spec} does not fit {spec} from row {first}")
+        self.spec.check_rows(spec, first)
         return DeviceBuffer(self._place, spec, self._memory, self._first + first)
 
     def changed(self) -> None:

@@ -70,13 +70,10 @@ class CpuBuffer:
 
         Raises ValueError where the rows are others, or not as many.
         """
-        length, *rest = spec.shape
-        fits = (self.spec.dtype, self.spec.shape[1:]) == (spec.dtype, tuple(rest))
-        if not fits or first + length > self.spec.shape[0]:
-            raise ValueError(f"buffer {self.spec} does not fit {spec} from row {first}")
+        self.spec.check_rows(spec, first)
         if self.spec.shape == spec.shape:
             return self
-        return CpuBuffer(spec, self._array[first : first + length])
+        return CpuBuffer(spec, self._array[first : first + spec.shape[0]])
 
     def read(self) -> np.ndarray:
         return self._array

@@ -5,19 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trt_runtime.errors import UserError
-
-
-@dataclass(frozen=True)
-class ExpertSizes:
-    """`count` routed experts of width `intermediate`, of which a row chooses `chosen`.
-
-    `normalized`: the weights of the chosen are divided by their sum.
-    """
-
-    count: int
-    chosen: int
-    intermediate: int
-    normalized: bool
+from trt_runtime.transformer_sizes import ExpertSizes
 
 
 @dataclass(frozen=True)

@@ -33,12 +33,6 @@ from trt_runtime.tail import UnrolledTail
 ROUNDING = 2e-5
 
 
-@pytest.fixture(scope="module", params=["dense", "moe"])
-def folders(request: pytest.FixtureRequest) -> Folders:
-    made: Folders = request.getfixturevalue(request.param)
-    return made
-
-
 @pytest.fixture(scope="module")
 def cuda(folders: Folders, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_engines(folders.bundle, tmp_path_factory.mktemp("cuda") / "e", target="cuda")

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.talker_reference import DENSE, EXPERTS, SMALL_DENSE, SMALL_EXPERTS
 from export.modules.experts import layer_of
-from export.sizes import ExpertSizes, TransformerSizes
+from export.sizes import TransformerSizes
 from trt_runtime.errors import UserError
 from trt_runtime.plugins.layout import kernel_array, kernel_tensors
 from trt_runtime.plugins.sizes import TalkerSizes
@@ -20,15 +20,12 @@ BOTH = pytest.mark.parametrize("sizes", [SMALL_DENSE, SMALL_EXPERTS], ids=["dens
 
 def parameters(sizes: TalkerSizes) -> dict[str, np.ndarray]:
     """Random ones of the names and shapes of the exported talker, exact in bfloat16."""
-    experts = sizes.experts
     exported = TransformerSizes(
         hidden=sizes.hidden, layers=sizes.layers, heads=sizes.heads, kv_heads=sizes.kv_heads,
         head_dim=sizes.head_dim, intermediate=sizes.intermediate, rope_theta=sizes.rope_theta,
         rms_eps=sizes.rms_eps, vocab_size=8, window=(None,) * sizes.layers,
         qkv_bias=sizes.qkv_bias,
-        experts=None if experts is None else ExpertSizes(
-            experts.count, experts.chosen, experts.intermediate, experts.normalized
-        ),
+        experts=sizes.experts,
     )  # fmt: skip
     generator = np.random.default_rng(0)
     shapes = {"talker.norm": (sizes.hidden,)}
