@@ -36,7 +36,7 @@ from trt_runtime.manifest_entries import (
 from trt_runtime.manifest_entries import is_plain_name as is_plain_name
 from trt_runtime.printable import printable
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 BUNDLE = "ming-trt-bundle"
 ENGINES = "ming-trt-engines"
 #: The tokenizer's file, in either kind of folder.

@@ -1,0 +1,87 @@
+"""A process of its own that parses and builds one engine: the library can crash, and is not timed.
+
+    python -m engines.tensorrt_child JOB.json
+
+Lines of JSON on standard output say how far it is and, last, what came of it; what the library says
+goes to standard error. The job is a file of :class:`engines.tensorrt_job.EngineJob`; the engine is
+written where that says, and only a whole one.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from engines.memory import peak_memory
+from engines.tensorrt_job import EngineJob
+from engines.tensorrt_network import Refused, check_network, configure, parse
+from trt_runtime.tensorrt_library import Library, load_library
+
+
+def say(**fields: Any) -> None:
+    print(json.dumps(fields), flush=True)
+
+
+def build(job: EngineJob, library: Library) -> dict[str, Any]:
+    """Builds the engine; returns what the parent wants to know. Raises Refused with the reason."""
+    module, errors = library.module, Messages(library.module)
+    started = time.monotonic()
+    builder = module.Builder(errors.logger)
+    network = parse(module, builder, errors, job)
+    parsed = time.monotonic()
+    say(phase="parsed", layers=network.num_layers)
+    check_network(module, network, job)
+    config = configure(library, builder, network, job, say)
+    serialized = builder.build_serialized_network(network.network, config)
+    if serialized is None:
+        raise Refused("The library built nothing", "\n".join(errors.errors[-3:]))
+    part = Path(job.engine + ".part")
+    part.write_bytes(serialized)
+    part.rename(job.engine)
+    return {
+        "layers": network.num_layers,
+        "parse_seconds": round(parsed - started, 3),
+        "build_seconds": round(time.monotonic() - parsed, 3),
+        "bytes": Path(job.engine).stat().st_size,
+        "peak_memory_bytes": peak_memory(),
+    }
+
+
+class Messages:
+    """The library's logger: all on standard error, errors kept to be told."""
+
+    def __init__(self, module: Any) -> None:
+        self.errors: list[str] = []
+        outer = self
+
+        class Logger(module.ILogger):  # type: ignore[misc]
+            def __init__(self) -> None:
+                module.ILogger.__init__(self)
+
+            def log(self, severity: Any, message: str) -> None:
+                if severity <= module.ILogger.Severity.ERROR:
+                    outer.errors.append(message)
+                if severity <= module.ILogger.Severity.INFO:
+                    sys.stderr.write(f"{severity.name}: {message}\n")
+                    sys.stderr.flush()
+
+        self.logger = Logger()
+
+
+def main(arguments: list[str]) -> int:
+    """Exit status 0 with a last line that has `result`, 3 with one that has `refused`."""
+    job = EngineJob.from_json(Path(arguments[0]).read_text(encoding="utf-8"))
+    try:
+        result = build(job, load_library(job.target))
+    except Refused as error:
+        say(refused=error.what, found=error.found)
+        return 3
+    say(result=result)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
