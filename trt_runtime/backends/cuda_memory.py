@@ -146,10 +146,11 @@ class CudaStream:
             self._copy(values.ctypes.data, pointer, values.nbytes, "cudaMemcpyDeviceToHost")
             self.synchronize()
 
-    def copy(self, to: int, source: int, size: int) -> None:
-        """Copies `size` bytes on the device."""
+    def copy(self, *copies: tuple[int, int, int]) -> None:
+        """Copies on the device: each to an address, from an address, so many bytes."""
         with self.ordered():
-            self._copy(to, source, size, "cudaMemcpyDeviceToDevice")
+            for to, source, size in copies:
+                self._copy(to, source, size, "cudaMemcpyDeviceToDevice")
 
     def fill(self, pointer: int, size: int) -> None:
         """Sets `size` bytes of the device's memory to zero."""

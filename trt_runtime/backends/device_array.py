@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -92,7 +91,7 @@ class DeviceArray:
 
     def copy_slot(self, source: int, to: int) -> None:
         size = row_bytes(self.spec)
-        self._memory.stream.copy(self.row_pointer(to), self.row_pointer(source), size)
+        self._memory.stream.copy((self.row_pointer(to), self.row_pointer(source), size))
         self.changed()
 
     def _write(
@@ -132,29 +131,23 @@ def device_arrays(stream: CudaStream, specs: Iterable[TensorSpec]) -> dict[str, 
     return {s.name: DeviceArray(s, _Memory(stream, within, at)) for s, at in offsets.items()}
 
 
-@dataclass(frozen=True)
-class Copy:
-    """`bytes` bytes on the device, from address to address."""
-
-    to: int
-    source: int
-    bytes: int
+#: Bytes to copy on the device: to which address, from which, how many.
+Copy = tuple[int, int, int]
 
 
 def copies(pairs: Sequence[tuple[DeviceArray, DeviceArray]]) -> tuple[Copy, ...]:
-    """Copies of each (target, source), as few as lie side by side in both places.
+    """Copies of each (target, source), those that lie side by side in both places as one.
 
-    Each is bound for its addresses: the arrays must outlive it.
+    They know addresses alone: the arrays must outlive them.
     """
     found: list[Copy] = []
     last: tuple[DeviceArray, DeviceArray] | None = None
     for to, source in sorted(pairs, key=lambda pair: pair[0].pointer):
         if last is not None and _beside(last, (to, source)):
-            first = found.pop()
-            end = to.pointer + to.bytes
-            found.append(Copy(first.to, first.source, end - first.to))
+            start, begin, _ = found.pop()
+            found.append((start, begin, to.pointer + to.bytes - start))
         else:
-            found.append(Copy(to.pointer, source.pointer, to.bytes))
+            found.append((to.pointer, source.pointer, to.bytes))
         last = (to, source)
     return tuple(found)
 
