@@ -105,7 +105,7 @@ def named_gpus(target: Target, options: BuildOptions) -> dict[str, Any]:
 def _library(library: Library, options: BuildOptions) -> dict[str, Any]:
     here = describe_machine()
     return {
-        "library": library.module.__name__,
+        "library": library.name,
         "library_version": library.version,
         "version_compatible": options.version_compatible,
         "cuda": "13",

@@ -46,7 +46,7 @@ def build_component(job: ComponentJob) -> Built:
     """
     first = next(iter(job.graphs))
     low = find_precision(job.options.precision).low_type(job.name)
-    native = load_library(job.target).version_tuple[:2] >= _NATIVE_SINCE[job.target]
+    native = load_library(job.target).numbers[:2] >= _NATIVE_SINCE[job.target]
     several = len(job.graphs) > 1
     with job.step(job.name) as scratch:
         prepared = prepare(job.graph(first, scratch), low, native=native, any_tokens=several)

@@ -53,8 +53,9 @@ class ComponentEntry:
     """What a folder says of a component beside its graphs.
 
     `sizes`: of a talker, what its graphs know and their shapes do not tell. In an engine folder
-    `backend` names what runs the component, `tensors` are those of a backend without graphs,
-    `profiles` (slots, tokens) of each profile of an engine, in its order, and `operators` says what
+    `backend` names what runs the component, `tensors` are those of a backend without graphs.
+    `profiles`: of a component that is one engine, (slots, tokens) of each of its optimisation
+    profiles in the engine's order; (1, 1) is that of graphs without slots. `operators` says what
     became of each plugin operator.
     """
 
