@@ -1,4 +1,4 @@
-"""What a manifest says of the machine that its engines are for, and whether it can be built for here.
+"""What a manifest says of the machine that engines are for, and whether this one can build them.
 
 One function a kind of target, named in its row of :mod:`engines.targets`.
 """

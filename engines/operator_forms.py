@@ -1,12 +1,12 @@
 """Plugin operators in the graphs that TensorRT gets: native layers where it has them, else bodies.
 
-What each operator means is in :mod:`trt_runtime.operators`. TensorRT's parser makes native layers of
-ONNX's own operators: `TensorScatter` becomes its KV-cache update, which writes in place, `Attention`
-and `RotaryEmbedding` its layers of those names. Two of the parser's ways decide the form (TensorRT-RTX
-1.7): it drops `nonpad_kv_seqlen`, silently, so that what is seen is a mask here; and it multiplies
-both queries and keys, the whole cache of them, by the root of a scale, so that the queries are scaled
-before and the scale is 1. Its mixture of experts exists for compute capability 10.0 to 11.0 alone,
-so that everywhere else that operator is its body.
+What each operator means is in :mod:`trt_runtime.operators`. TensorRT's parser makes native layers
+of ONNX's own operators: `TensorScatter` becomes its KV-cache update, which writes in place,
+`Attention` and `RotaryEmbedding` its layers of those names. Two of the parser's ways decide the
+form (TensorRT-RTX 1.7): it drops `nonpad_kv_seqlen`, silently, so that what is seen is a mask here;
+and it multiplies queries and keys, the whole cache of them, by the root of a scale, so that the
+queries are scaled before and the scale is 1. Its mixture of experts exists for compute capability
+10.0 to 11.0 alone, so that everywhere else that operator is its body.
 """
 
 from __future__ import annotations
@@ -195,4 +195,3 @@ def _free_tokens_of(function: onnx.FunctionProto) -> None:
         function.node.extend(replaced.pop(node.output[0], [node]))
     if replaced:
         raise MingError(f"The function {function.name} has no constants {sorted(replaced)}")
-

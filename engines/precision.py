@@ -2,8 +2,8 @@
 
 In a mixed precision products of matrices, and what only moves, scales or adds their results, are in
 the low type. Norms, the residual stream, softmax and the other nonlinearities, the time embedding,
-the solver, and the first and last layers stay float32: a flow transformer that is float16 throughout
-overflows (facts), and one that is bfloat16 throughout is audibly noisy.
+the solver, and the first and last layers stay float32: flow transformers that are float16
+throughout overflow, and such that are bfloat16 throughout are audibly noisy (docs/tensorrt.md).
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from engines.precision import FOLLOWERS, kept_float32
 from trt_runtime.errors import MingError
 
 _PRODUCTS = frozenset({"Gemm", "MatMul"})
-# Attention, and the caches that it reads: state of the low type, which the graph then takes and gives.
+# Attention, and the caches that it reads: state of the low type, as the graph then takes it.
 _ATTENTION, _APPENDING = "Attention", "TensorScatter"
 # What a parameter may go through on its way into a product.
 _ARRANGING = frozenset({"Cast", "Identity", "Reshape", "Transpose"})
@@ -86,9 +86,7 @@ def apply_types(model: onnx.ModelProto, planned: Mapping[str, str]) -> None:
     del model.graph.value_info[:]  # the types there are no longer right
 
 
-def _retype_caches(
-    model: onnx.ModelProto, planned: Mapping[str, str], writer: _Casts
-) -> set[str]:
+def _retype_caches(model: onnx.ModelProto, planned: Mapping[str, str], writer: _Casts) -> set[str]:
     """Gives caches the type of what appends to them; returns the names of the graph's new ones."""
     written: dict[str, int] = {}
     for node in model.graph.node:

@@ -1,4 +1,4 @@
-"""A bundle's graph made ready for a backend that takes it as it is: operators put in, types written.
+"""A bundle's graph made ready for a backend that takes it as it is: operators and types written in.
 
 The same file is what TensorRT's parser gets and what ONNX Runtime's CUDA provider loads, so that
 what is measured of one on a GPU is said of the graph of both.

@@ -127,4 +127,3 @@ def _estimate(component: str, prepared: Prepared, profiles: int) -> str:
         f"{component}: {nodes} nodes, {profiles} profiles; about {seconds:,.0f} s "
         f"and {memory / 1e9:.1f} GB of memory"
     )
-

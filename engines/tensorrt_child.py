@@ -10,6 +10,7 @@ written where that says, and only a whole one.
 from __future__ import annotations
 
 import json
+import logging
 import sys
 import time
 from pathlib import Path
@@ -22,22 +23,23 @@ from trt_runtime.tensorrt_library import Library, load_library
 
 
 def say(**fields: Any) -> None:
-    print(json.dumps(fields), flush=True)
+    sys.stdout.write(json.dumps(fields) + "\n")
+    sys.stdout.flush()
 
 
 def build(job: EngineJob, library: Library) -> dict[str, Any]:
     """Builds the engine; returns what the parent wants to know. Raises Refused with the reason."""
-    module, errors = library.module, Messages(library.module)
+    module = library.module
     started = time.monotonic()
-    builder = module.Builder(errors.logger)
-    network = parse(module, builder, errors, job)
+    builder = module.Builder(library.logger)
+    network = parse(library, builder, job)
     parsed = time.monotonic()
     say(phase="parsed", layers=network.num_layers)
-    check_network(module, network, job)
+    check_network(network, job)
     config = configure(library, builder, network, job, say)
     serialized = builder.build_serialized_network(network.network, config)
     if serialized is None:
-        raise Refused("The library built nothing", "\n".join(errors.errors[-3:]))
+        raise Refused("The library built nothing", "; ".join(library.logger.errors))
     part = Path(job.engine + ".part")
     part.write_bytes(serialized)
     part.rename(job.engine)
@@ -50,29 +52,9 @@ def build(job: EngineJob, library: Library) -> dict[str, Any]:
     }
 
 
-class Messages:
-    """The library's logger: all on standard error, errors kept to be told."""
-
-    def __init__(self, module: Any) -> None:
-        self.errors: list[str] = []
-        outer = self
-
-        class Logger(module.ILogger):  # type: ignore[misc]
-            def __init__(self) -> None:
-                module.ILogger.__init__(self)
-
-            def log(self, severity: Any, message: str) -> None:
-                if severity <= module.ILogger.Severity.ERROR:
-                    outer.errors.append(message)
-                if severity <= module.ILogger.Severity.INFO:
-                    sys.stderr.write(f"{severity.name}: {message}\n")
-                    sys.stderr.flush()
-
-        self.logger = Logger()
-
-
 def main(arguments: list[str]) -> int:
     """Exit status 0 with a last line that has `result`, 3 with one that has `refused`."""
+    logging.basicConfig(stream=sys.stderr, level=logging.DEBUG, format="%(levelname)s %(message)s")
     job = EngineJob.from_json(Path(arguments[0]).read_text(encoding="utf-8"))
     try:
         result = build(job, load_library(job.target))

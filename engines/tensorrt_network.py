@@ -44,15 +44,15 @@ class ParsedNetwork:
         return None if tensor is None else str(tensor.dtype.name)
 
 
-def parse(module: Any, builder: Any, messages: Any, job: EngineJob) -> ParsedNetwork:
+def parse(library: Library, builder: Any, job: EngineJob) -> ParsedNetwork:
     """Parses the job's graph; Refused with node and source line of what the parser cannot take."""
-    flags = 0
+    module, flags = library.module, 0
     strongly_typed = getattr(module.NetworkDefinitionCreationFlag, "STRONGLY_TYPED", None)
     # Where the flag is left (10.x), a network without it is weakly typed.
     if strongly_typed is not None:
         flags = 1 << int(strongly_typed)
     network = builder.create_network(flags)
-    parser = module.OnnxParser(network, messages.logger)
+    parser = module.OnnxParser(network, library.logger)
     if not parser.parse_from_file(job.graph):
         errors = [parser.get_error(index) for index in range(parser.num_errors)]
         raise Refused(
@@ -69,7 +69,7 @@ def _described(error: Any, job: EngineJob) -> str:
     return f"node {node!r} ({error.node_operator()}{made}): {error.desc()}"
 
 
-def check_network(module: Any, network: ParsedNetwork, job: EngineJob) -> None:
+def check_network(network: ParsedNetwork, job: EngineJob) -> None:
     """Raises Refused where the parsed network is not the precision plan, layer by layer.
 
     Looked at are the type of every planned node's result, the native layers, and that no input is
@@ -143,9 +143,7 @@ def _add_profiles(builder: Any, config: Any, network: Any, job: EngineJob) -> No
         profile = builder.create_optimization_profile()
         for tensor in inputs:
             axes = (slots, tokens)
-            shape = [
-                axes[place] if size == -1 else size for place, size in enumerate(tensor.shape)
-            ]
+            shape = [axes[place] if size == -1 else size for place, size in enumerate(tensor.shape)]
             # One size and no range: a profile is a bucket.
             profile.set_shape(tensor.name, shape, shape, shape)
         if config.add_optimization_profile(profile) < 0:
@@ -159,7 +157,7 @@ def _use_timing_cache(config: Any, path: Path) -> None:
 
 
 def _monitor(module: Any, say: Callable[..., None]) -> Any:
-    class Monitor(module.IProgressMonitor):  # type: ignore[misc]
+    class Monitor(module.IProgressMonitor):
         """Says each outermost phase and how far it is."""
 
         def __init__(self) -> None:
