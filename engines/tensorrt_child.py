@@ -54,7 +54,7 @@ def build(job: EngineJob, library: Library) -> dict[str, Any]:
 
 def main(arguments: list[str]) -> int:
     """Exit status 0 with a last line that has `result`, 3 with one that has `refused`."""
-    logging.basicConfig(stream=sys.stderr, level=logging.DEBUG, format="%(levelname)s %(message)s")
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(message)s")
     job = EngineJob.from_json(Path(arguments[0]).read_text(encoding="utf-8"))
     try:
         result = build(job, load_library(job.target))

@@ -258,7 +258,7 @@ def _make_logger(module: Any) -> Any:
         severity.INTERNAL_ERROR: logging.ERROR,
         severity.ERROR: logging.ERROR,
         severity.WARNING: logging.WARNING,
-        severity.INFO: logging.DEBUG,
+        severity.INFO: logging.INFO,
         severity.VERBOSE: logging.DEBUG,
     }
 
