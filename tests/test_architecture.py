@@ -229,3 +229,31 @@ def test_every_direct_dependency_is_explained() -> None:
 def test_tables_are_what_was_measured(document: Path) -> None:
     text = document.read_text(encoding="utf-8")
     assert rendered(text, DOCUMENTS[document]) == text
+
+
+def test_one_file_imports_tensorrt_and_one_cudas_bindings() -> None:
+    """By any spelling: what differs from version to version is hidden in one place."""
+    only = {
+        r"import_module\(name\)|^\s*(import|from) tensorrt": "trt_runtime/tensorrt_library.py",
+        r"^\s*(import|from) cuda\b": "trt_runtime/backends/cuda_memory.py",
+    }
+    for pattern, file in only.items():
+        found = {
+            str(path.relative_to(ROOT))
+            for room in ("trt_runtime", "engines")
+            for path in sources(room)
+            if re.search(pattern, path.read_text(encoding="utf-8"), re.MULTILINE)
+        }
+        assert found - {"trt_runtime/cli/doctor.py"} == {file}
+
+
+def test_engines_of_tensorrt_need_no_torch() -> None:
+    code = (
+        "import sys, trt_runtime.backends.tensorrt; "
+        "print(sorted({'torch', 'onnx', 'onnxruntime', 'tensorrt', 'tensorrt_rtx', 'cuda'} "
+        "& set(sys.modules)))"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    assert found.stdout.strip() == "[]"

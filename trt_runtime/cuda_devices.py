@@ -42,10 +42,9 @@ def describe_cuda() -> dict[str, Any]:
     `driver`, its version, and `cuda`, the newest that it supports, each None where there is none;
     `devices`, the fields of :class:`CudaDevice` of each.
     """
-    library = _library()
     return {
-        "driver": _driver_version(),
-        "cuda": None if library is None else _cuda_version(library),
+        "driver": driver_version(),
+        "cuda": driver_cuda_version(),
         "devices": [asdict(device) for device in cuda_devices()],
     }
 
@@ -79,7 +78,7 @@ def check_cuda(manifest: Manifest, folder: Path) -> None:
     found = "no GPU that CUDA can use"
     if devices:
         found = f"{devices[0].name}, compute capability {devices[0].compute_capability}"
-    elif (driver := _driver_version()) is not None:
+    elif (driver := driver_version()) is not None:
         found += f" (driver {driver})"
     # Beside this folder and not over it: a machine with a GPU may want it yet.
     beside = rebuild_command(manifest, folder.with_name(f"{folder.name}-cpu"))
@@ -118,6 +117,12 @@ def _device(library: Any, index: int) -> CudaDevice:
     return CudaDevice(name.value.decode(errors="replace"), ".".join(capability), memory.value)
 
 
+def driver_cuda_version() -> str | None:
+    """The newest version of CUDA that the driver supports, as "13.0"; None without a driver."""
+    library = _library()
+    return None if library is None else _cuda_version(library)
+
+
 def _cuda_version(library: Any) -> str | None:
     version = ctypes.c_int()
     if library.cuDriverGetVersion(ctypes.byref(version)):
@@ -125,7 +130,7 @@ def _cuda_version(library: Any) -> str | None:
     return f"{version.value // 1000}.{version.value % 1000 // 10}"
 
 
-def _driver_version() -> str | None:
+def driver_version() -> str | None:
     """As the kernel module says it, on Linux; None elsewhere and without one."""
     try:
         text = _VERSION_FILE.read_text(encoding="utf-8", errors="replace")

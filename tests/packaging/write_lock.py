@@ -29,8 +29,9 @@ HEADER = """\
 # and the CUDA build; the CUDA packages that the latter adds are pinned by torch itself.
 """
 
-# torch's CUDA build brings these and pins them itself; pip is the venv's own.
-UNPINNED = re.compile(r"pip|triton|nvidia-.*|cuda-.*")
+# torch's CUDA build brings these and pins them itself; pip is the venv's own. CUDA's bindings for
+# Python and what they need are of the extras tensorrt and tensorrt-rtx too.
+UNPINNED = re.compile(r"pip|triton|nvidia-.*|cuda-(?!bindings$|pathfinder$).*")
 
 
 def installed_versions(torch: str) -> dict[str, str]:

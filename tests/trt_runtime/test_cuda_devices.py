@@ -47,7 +47,7 @@ class Driver:
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     monkeypatch.setattr(cuda_devices, "_library", Driver)
-    monkeypatch.setattr(cuda_devices, "_driver_version", lambda: "580.159.04")
+    monkeypatch.setattr(cuda_devices, "driver_version", lambda: "580.159.04")
     return monkeypatch
 
 
@@ -67,7 +67,7 @@ def test_a_driver_that_cannot_start_has_no_gpus(driver: pytest.MonkeyPatch, fail
 
 def test_no_driver_has_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_devices, "_library", lambda: None)
-    monkeypatch.setattr(cuda_devices, "_driver_version", lambda: None)
+    monkeypatch.setattr(cuda_devices, "driver_version", lambda: None)
     assert describe_cuda() == {"driver": None, "cuda": None, "devices": []}
 
 
@@ -130,4 +130,4 @@ def test_the_drivers_version_is_not_the_processors_name(
 ) -> None:
     (tmp_path / "version").write_text(line + "\n", encoding="utf-8")
     monkeypatch.setattr(cuda_devices, "_VERSION_FILE", tmp_path / "version")
-    assert cuda_devices._driver_version() == "580.159.04"
+    assert cuda_devices.driver_version() == "580.159.04"

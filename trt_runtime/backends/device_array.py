@@ -104,9 +104,8 @@ class DeviceArray:
             raise MingError(f"{self.spec.name} is bfloat16, into which the host writes only zeros")
         else:
             # A copy of our own: the caller may change what it gave before the device has read it.
-            stream.upload(
-                pointer, np.array(np.broadcast_to(np.asarray(values, self.spec.dtype), shape), "C")
-            )
+            same = np.broadcast_to(np.asarray(values, self.spec.dtype), shape)
+            stream.upload(pointer, np.array(same, order="C"))
         self.changed()
 
 

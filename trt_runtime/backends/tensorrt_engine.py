@@ -7,6 +7,7 @@ at a time. Its shapes are set once; what is captured has its addresses set once 
 from __future__ import annotations
 
 import mmap
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -195,18 +196,14 @@ class Execution:
         profile = engine.profiles.index((slots, tokens))
         with stream.ordered():
             self._context = engine.make_context()
+            # Dropped later, in order: work of the stream may still use what a context owns.
+            weakref.finalize(self, stream.discard, "", self._context)
             self._checked("set_optimization_profile_async", profile, stream.handle)
             #: Held as long as the context, which knows only its address.
             self._memory = self._place.arena.take(engine.activation_bytes)
             library.give_memory(self._context, self._memory.pointer, self._memory.bytes)
             for tensor in engine.entry(tokens).inputs:
                 self._checked("set_input_shape", tensor.name, tensor.sized(slots).shape)
-
-    def __del__(self) -> None:
-        # Later, in order: work of the stream may still use what the context owns.
-        context = getattr(self, "_context", None)
-        if context is not None:
-            self._place.stream.discard("", context)
 
     def address(self, tensor: str, pointer: int) -> None:
         """Where a tensor lies; whoever gives it keeps the memory.
