@@ -5,21 +5,27 @@ One function a kind of target, named in its row of :mod:`engines.targets`.
 
 from __future__ import annotations
 
-import platform
 from typing import TYPE_CHECKING, Any
 
 from engines.options import BuildOptions
 from trt_runtime.cuda_devices import COMPUTE_CAPABILITY, cuda_devices
 from trt_runtime.errors import UserError
 from trt_runtime.machine import describe_machine
-from trt_runtime.tensorrt_library import Library, load_library
+from trt_runtime.tensorrt_check import (
+    AMPERE_PLUS,
+    COMPUTE_CAPABILITIES,
+    HARDWARE_COMPATIBILITY,
+    RTX_CAPABILITIES,
+)
+from trt_runtime.tensorrt_library import Library, load_library, version_numbers
 
 if TYPE_CHECKING:
     from engines.targets import Target
 
-#: The GPUs that TensorRT-RTX builds for, by its own enumeration; "ampere and later" are those
-#: from 8.0 on. No 9.0 and no 10.0: it refuses data-centre GPUs of those generations.
-RTX_CAPABILITIES = ("7.5", "8.0", "8.6", "8.9", "12.0", "12.1")
+#: Where engines for "Ampere and later" begin.
+_AMPERE = (8, 0)
+#: The major version of CUDA that the libraries of this project's extras are made for.
+_CUDA = "13"
 
 
 def processor(target: Target, options: BuildOptions) -> dict[str, Any]:
@@ -45,7 +51,7 @@ def present_gpu(target: Target, options: BuildOptions) -> dict[str, Any]:
             do="build where the GPU is; on a machine without one, --target tensorrt-rtx or cuda",
         )
     capability = devices[0].compute_capability
-    if options.ampere_and_later and capability < "8.0":
+    if options.ampere_and_later and version_numbers(capability) < _AMPERE:
         raise UserError(
             "Engines for Ampere and later are built on Ampere or later",
             expected="a GPU of compute capability 8.0 or later",
@@ -54,12 +60,12 @@ def present_gpu(target: Target, options: BuildOptions) -> dict[str, Any]:
         )
     if options.ampere_and_later:
         return {**_library(library, options), COMPUTE_CAPABILITY: "8.0",
-                "hardware_compatibility": "ampere_plus"}  # fmt: skip
+                HARDWARE_COMPATIBILITY: AMPERE_PLUS}  # fmt: skip
     return {
         **_library(library, options),
         COMPUTE_CAPABILITY: capability,
-        "compute_capabilities": [capability],
-        "hardware_compatibility": "none",
+        COMPUTE_CAPABILITIES: [capability],
+        HARDWARE_COMPATIBILITY: "none",
     }
 
 
@@ -75,7 +81,7 @@ def named_gpus(target: Target, options: BuildOptions) -> dict[str, Any]:
                 found="both",
                 do="leave one of them out",
             )
-        capabilities = tuple(c for c in RTX_CAPABILITIES if _number(c) >= (8, 0))
+        capabilities = tuple(c for c in RTX_CAPABILITIES if version_numbers(c) >= _AMPERE)
     if not capabilities:
         devices = cuda_devices()
         if not devices:
@@ -96,9 +102,9 @@ def named_gpus(target: Target, options: BuildOptions) -> dict[str, Any]:
         )
     return {
         **_library(library, options),
-        COMPUTE_CAPABILITY: min(capabilities, key=_number),
-        "compute_capabilities": sorted(capabilities, key=_number),
-        "hardware_compatibility": "none",
+        COMPUTE_CAPABILITY: min(capabilities, key=version_numbers),
+        COMPUTE_CAPABILITIES: sorted(capabilities, key=version_numbers),
+        HARDWARE_COMPATIBILITY: "none",
     }
 
 
@@ -108,11 +114,7 @@ def _library(library: Library, options: BuildOptions) -> dict[str, Any]:
         "library": library.name,
         "library_version": library.version,
         "version_compatible": options.version_compatible,
-        "cuda": "13",
-        "system": platform.system(),
+        "cuda": _CUDA,
+        "system": here["system"],
         "architecture": here["architecture"],
     }
-
-
-def _number(capability: str) -> tuple[int, ...]:
-    return tuple(map(int, capability.split(".")))

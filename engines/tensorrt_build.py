@@ -22,7 +22,12 @@ from trt_runtime.contract import NEXT
 from trt_runtime.errors import MingError
 from trt_runtime.manifest import GraphEntry
 from trt_runtime.operators import CACHED_ATTENTION
-from trt_runtime.tensorrt_library import load_library
+from trt_runtime.tensorrt_check import (
+    AMPERE_PLUS,
+    COMPUTE_CAPABILITIES,
+    HARDWARE_COMPATIBILITY,
+)
+from trt_runtime.tensorrt_library import TENSORRT, TENSORRT_RTX, load_library
 
 #: By ONNX operator of a native form: the library's layer.
 _LAYERS = {
@@ -32,7 +37,7 @@ _LAYERS = {
 }
 #: First versions whose parser makes native layers of the operators in :data:`_LAYERS`: TensorRT's
 #: changelog for the KV-cache update, and what was tried for TensorRT-RTX.
-_NATIVE_SINCE = {"tensorrt": (10, 15), "tensorrt-rtx": (1, 7)}
+_NATIVE_SINCE = {TENSORRT: (10, 15), TENSORRT_RTX: (1, 7)}
 #: Measured with TensorRT-RTX 1.7 on two cores (benchmarks/tensorrt_build.py), for the estimate:
 #: seconds a node and profile, and a gigabyte of weights; bytes held a byte of weights, and beside.
 _SECONDS_A_NODE, _SECONDS_A_GIGABYTE, _HELD, _BESIDE = 0.004, 10.0, 5.0, 0.5e9
@@ -64,10 +69,10 @@ def build_component(job: ComponentJob) -> Built:
             types=prepared.types,
             layers={layer: kinds[kind] for kind, layer in _LAYERS.items() if kinds[kind]},
             sources=prepared.sources,
-            compute_capability=tuple(machine.get("compute_capabilities", ()))
-            if job.target == "tensorrt-rtx"
+            compute_capability=tuple(machine[COMPUTE_CAPABILITIES])
+            if job.target == TENSORRT_RTX
             else (),
-            ampere_and_later=machine["hardware_compatibility"] == "ampere_plus",
+            ampere_and_later=machine[HARDWARE_COMPATIBILITY] == AMPERE_PLUS,
             version_compatible=job.options.version_compatible,
             weight_streaming=job.options.weight_streaming,
         )

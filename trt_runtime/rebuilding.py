@@ -23,6 +23,9 @@ _BUILD_OPTIONS: Mapping[str, str] = {
     "precision": "--precision",
     "compute_capability": "--compute-capability",
     "slots": "--slots",
+    "ampere_and_later": "--ampere-and-later",
+    "version_compatible": "--version-compatible",
+    "weight_streaming": "--weight-streaming",
 }
 
 
@@ -84,7 +87,9 @@ def command_of(
 def _options(chosen: Any, names: Mapping[str, str]) -> Iterator[str]:
     """Options and values of those of `chosen` that `names` knows, in the order of `chosen`."""
     for name, value in chosen.items() if isinstance(chosen, Mapping) else ():
-        if name in names and value is not None:
+        if name not in names or value is None or value is False:
+            continue
+        yield names[name]
+        if value is not True:
             values = value if isinstance(value, list | tuple) else [value]
-            yield names[name]
             yield ",".join(map(str, values))
