@@ -18,9 +18,9 @@ from typing import Any
 from tqdm import tqdm
 
 from benchmarks.provenance import check_result, provenance, write_result
-from benchmarks.spread import spread
 from trt_runtime import Speech, Synthesizer, load
 from trt_runtime.exit_status import exit_status
+from trt_runtime.spread import spread
 
 REQUESTS = 8
 TEXT = "Say these few words, if you please, and then be quiet."

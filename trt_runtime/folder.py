@@ -137,6 +137,23 @@ def open_folder(
     check fails.
     """
     start = time.perf_counter()
+    path, manifest = check_folder(folder)
+    if verify:
+        check_files(path, manifest)
+    checked = time.perf_counter()
+    backend = BACKENDS[manifest.target](path, manifest, threads)
+    log.info(
+        "%s: checked in %.2f s, loaded in %.2f s, target %r, family %s",
+        path, checked - start, time.perf_counter() - checked, manifest.target, manifest.family,
+    )  # fmt: skip
+    return OpenFolder(path, manifest, backend, threads)
+
+
+def check_folder(folder: str | Path | None) -> tuple[Path, Manifest]:
+    """The folder and its manifest, where this version and this machine can run it, by its manifest.
+
+    None is the embedded default. Raises FolderError; the files' hashes are not looked at.
+    """
     path = EMBEDDED if folder is None else Path(folder)
     manifest = read_manifest(path)
     if manifest.target not in BACKENDS:
@@ -150,12 +167,4 @@ def open_folder(
     check_contract(path, manifest)
     check_machine(manifest, path)
     check_cuda(manifest, path)
-    if verify:
-        check_files(path, manifest)
-    checked = time.perf_counter()
-    backend = BACKENDS[manifest.target](path, manifest, threads)
-    log.info(
-        "%s: checked in %.2f s, loaded in %.2f s, target %r, family %s",
-        path, checked - start, time.perf_counter() - checked, manifest.target, manifest.family,
-    )  # fmt: skip
-    return OpenFolder(path, manifest, backend, threads)
+    return path, manifest

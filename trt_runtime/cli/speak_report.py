@@ -92,20 +92,17 @@ def _limit_warnings(summary: Summary) -> Iterator[str]:
 
 def check_sentences_destination(path: str, output: str) -> None:
     """Raises UserError where :class:`SentencesFile` could not write `path`, before any work."""
-    from trt_runtime.whole_file import check_replaceable_file, written_beside
+    from trt_runtime.whole_file import check_writable
 
     if path == PIPE:
         raise UserError(
             "--sentences writes to a file only", found=path, do="give the name of a file"
         )
-    target = Path(os.path.realpath(path))
-    if target == Path(os.path.realpath(output)):
+    if Path(os.path.realpath(path)) == Path(os.path.realpath(output)):
         raise UserError(
             "--sentences and -o name one file", found=path, do="give each a name of its own"
         )
-    check_replaceable_file(Path(path))
-    with written_beside(target, b""):
-        pass
+    check_writable(Path(path))
 
 
 class SentencesFile:
