@@ -18,6 +18,8 @@ _ROWS = (
     ("  audio decoder", "audio_decoder_ms"),
 )
 _NAME, _VALUE = 22, 30
+#: Components whose precision is told.
+_TIMED = ("talker", "flow", "audio_decoder")
 
 
 def lines(found: Mapping[str, Any]) -> Iterator[str]:
@@ -80,9 +82,12 @@ def _audio(folder: Mapping[str, Any]) -> float:
 
 
 def _kind(folder: Mapping[str, Any]) -> str:
-    precisions = sorted(set(folder["precision"].values()))
-    words = [f"target {folder['target']}" if folder["target"] else "bundle", *precisions]
-    return ", ".join(words)
+    """The target, and the precisions of what is timed, once where it is one."""
+    named = {n: folder["precision"][n] for n in _TIMED if n in folder["precision"]}
+    shown = [f"{n} {precision}" for n, precision in named.items()]
+    one = sorted(set(named.values()))
+    target = f"target {folder['target']}" if folder["target"] else "bundle"
+    return ", ".join([target, *(one if len(one) == 1 else shown)])
 
 
 def _machine(found: Mapping[str, Any]) -> str:
