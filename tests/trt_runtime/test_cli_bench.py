@@ -14,7 +14,7 @@ import pytest
 
 from tests.trt_runtime.test_cli_wording import PYTHON
 from trt_runtime import measuring
-from trt_runtime.cli import bench_table, main
+from trt_runtime.cli import bench_table, main, standard_output
 from trt_runtime.folder import EMBEDDED
 from trt_runtime.manifest import ENGINES
 
@@ -114,8 +114,16 @@ def test_the_table_has_every_median(measured: Any) -> None:
     found, output, error = measured
     lines = output.splitlines()
     assert lines == list(bench_table.lines(found))
-    assert lines[0].startswith(f"{STEPS} steps, 0.24 s of audio, from ")
-    for shown in ("load, s", "first audio, s", "prefill, ms", "  talker", "  tail", "3 slots, "):
+    assert lines[0] == f"{STEPS} steps a request; medians of {RUNS} runs (least to most)"
+    for shown in (
+        "a request             0.24 s of audio from ",
+        "load, s",
+        "first audio, s",
+        "prefill, ms",
+        "  talker",
+        "  tail",
+        "3 slots, ",
+    ):
         assert sum(line.startswith(shown) for line in lines) == 2, shown
     assert [line for line in lines if line.startswith("peak of the process ")]
     assert max(map(len, lines)) <= 120
@@ -133,6 +141,27 @@ def test_json_goes_to_standard_output_alone(
     found = json.loads(capsys.readouterr().out)
     assert len(found["folders"][0]["runs"]) == 1
     assert "ratios" not in found["folders"][0]
+
+
+def test_a_result_outlives_a_reader_that_has_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(line: str) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(standard_output, "print_line", gone)
+    path = tmp_path / "found.json"
+    quick = ["--steps", "2", "--runs", "1", "--slots", "1", "--json", str(path)]
+    assert main.main(["bench", *quick]) == 141
+    assert json.loads(path.read_text("utf-8"))["format"] == "ming-trt-bench"
+
+
+def test_no_standard_output_is_told_before_anything_is_timed(
+    untimed: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdout", None)
+    assert main.main(["bench"]) == 2
+    assert "There is no standard output" in capsys.readouterr().err
 
 
 @pytest.fixture

@@ -110,8 +110,8 @@ def _check_destination(arguments: argparse.Namespace) -> None:
     """Raises UserError where the result could not be told, or would replace what is read."""
     from trt_runtime.whole_file import check_writable
 
-    if arguments.json is None or arguments.json == PIPE:
-        standard_output.check_there()
+    standard_output.check_there()
+    if arguments.json in (None, PIPE):
         return
     check_writable(Path(arguments.json))
     inputs.check_not_read("--json", arguments.json, _files_read(arguments))
@@ -132,16 +132,18 @@ def _tell(found: dict[str, Any], arguments: argparse.Namespace) -> None:
     """The table, and the JSON in its file, or in the table's place."""
     from trt_runtime.whole_file import write_whole
 
-    if arguments.json not in (None, PIPE):
-        text = json.dumps(found, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
-        write_whole(Path(arguments.json), text.encode("utf-8"))
     for warning in dict.fromkeys(w for folder in found["folders"] for w in folder["warnings"]):
         standard_output.warn(warning)
     if arguments.json == PIPE:
         standard_output.print_json(found)
         return
-    for line in bench_table.lines(found):
-        standard_output.print_line(line)
+    try:
+        for line in bench_table.lines(found):
+            standard_output.print_line(line)
+    finally:  # what took minutes is not lost with a reader that has gone
+        if arguments.json is not None:
+            text = json.dumps(found, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
+            write_whole(Path(arguments.json), text.encode("utf-8"))
 
 
 command = Command("bench", "measure latency and throughput of engines", _add_arguments, _run)

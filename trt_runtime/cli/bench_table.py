@@ -26,15 +26,13 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
     """The report of `trt_runtime.measurements.report`, readably: medians, with least and most."""
     options, folders = found["options"], found["folders"]
     runs = "1 run" if options["runs"] == 1 else f"medians of {options['runs']} runs (least to most)"
-    yield (
-        f"{options['steps']} steps, {_audio(folders[0]):.2f} s of audio, from "
-        f"{folders[0]['prompt_tokens']} prompt tokens; {runs}"
-    )
+    yield f"{options['steps']} steps a request; {runs}"
     yield _machine(found)
     for index, folder in enumerate(folders):
         yield ""
         name = f"peer {index}" if index else "engines"
         yield f"{name:<{_NAME}}{folder['folder']} ({_kind(folder)})"
+        yield f"{'a request':<{_NAME}}{_request(folder)}"
         if index:
             yield " " * (_NAME + _VALUE) + "times engines"
         yield from _folder(folder, options["slots"])
@@ -77,8 +75,9 @@ def _number(value: float) -> str:
     return f"{value:.{decimals}f}"
 
 
-def _audio(folder: Mapping[str, Any]) -> float:
-    return float(folder["runs"][0]["audio_seconds"])
+def _request(folder: Mapping[str, Any]) -> str:
+    audio = folder["runs"][0]["audio_seconds"]
+    return f"{audio:.2f} s of audio from {folder['prompt_tokens']} prompt tokens"
 
 
 def _kind(folder: Mapping[str, Any]) -> str:
