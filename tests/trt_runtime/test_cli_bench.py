@@ -143,6 +143,24 @@ def test_json_goes_to_standard_output_alone(
     assert "ratios" not in found["folders"][0]
 
 
+@pytest.mark.parametrize("quiet", [False, True])
+def test_a_terminal_is_told_how_far_it_is(
+    quiet: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told: list[str] = []
+    terminal = Stream(told)
+    terminal.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr("sys.stderr", terminal)
+    quick = ["--steps", "2", "--runs", "1", "--slots", "1", *["--quiet"] * quiet]
+    assert main.main(["bench", *quick]) == 0
+    assert capsys.readouterr().out.startswith("2 steps a request; 1 run\n")
+    error = "".join(told)
+    assert ("\rload and warm up: " in error) is not quiet
+    assert ("\rrun 1 of 1: " in error) is not quiet
+    # Nothing is left of it before the warning.
+    assert error.rpartition("\r")[2].startswith("warning: ")
+
+
 def test_a_result_outlives_a_reader_that_has_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
