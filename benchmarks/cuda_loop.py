@@ -24,7 +24,6 @@ from typing import Any
 import numpy as np
 
 from benchmarks.provenance import check_result, provenance, write_result
-from benchmarks.spread import spread
 from tests.goldens import relative_error
 from trt_runtime.audio_decoder import AudioDecoder
 from trt_runtime.backends.interface import Backend
@@ -35,6 +34,7 @@ from trt_runtime.exit_status import exit_status
 from trt_runtime.folder import OpenFolder, check_contract, open_folder
 from trt_runtime.geometry import Geometry
 from trt_runtime.manifest import Manifest, read_manifest
+from trt_runtime.spread import spread
 from trt_runtime.synthesizer import Synthesizer
 from trt_runtime.tail import make_tail
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import resource
 import subprocess
 import sys
 import time
@@ -21,10 +20,11 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.provenance import provenance, write_result
-from benchmarks.spread import spread
 from trt_runtime.backends.onnxruntime_cpu import usable_cores
 from trt_runtime.contract import ON_DEMAND
 from trt_runtime.folder import OpenFolder, open_folder
+from trt_runtime.memory import peak_memory
+from trt_runtime.spread import spread
 from trt_runtime.synthesizer import Synthesizer
 
 TEXT = (
@@ -94,12 +94,6 @@ def encode(opened: OpenFolder) -> dict[str, object]:
         "encode_seconds": seconds[1],
         "encode_peak_bytes": peak_memory(),
     }
-
-
-def peak_memory() -> int:
-    """The most bytes that this process has had resident."""
-    scale = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
 
 
 def run_step(*arguments: str) -> dict[str, float]:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from trt_runtime.cli import bench_table
+
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 END = "<!-- end -->"
@@ -407,12 +409,18 @@ def _ratio(speech: Mapping[str, Any], peer: str) -> float:
     return medians[0] / medians[1]
 
 
+def bench(data: Mapping[str, Any]) -> str:
+    """What `ming-trt bench` prints."""
+    return "\n".join(["```", *bench_table.lines(data), "```"])
+
+
 Tables = Mapping[str, Callable[[Mapping[str, Any]], str]]
 
 #: What each document shows: the name in its marker, which is the result file's, and how.
 DOCUMENTS: Mapping[Path, Tables] = {
     ROOT / "README.md": {
         "parity": parity,
+        "bench": bench,
         "full-size-cpu": full_size,
         "export-memory": export_memory,
     },

@@ -31,7 +31,6 @@ from engines.layout import (
     stored_precisions,
     weights_file,
 )
-from engines.memory import peak_memory, peak_memory_text
 from engines.options import BuildOptions
 from engines.targets import Builder, ComponentJob, Row, Target, find_target
 from engines.weights import WeightStore
@@ -48,6 +47,7 @@ from trt_runtime.manifest import (
     read_manifest,
     sha256_of,
 )
+from trt_runtime.memory import peak_memory, peak_memory_text
 from trt_runtime.staging import (
     check_replaceable,
     disk_errors,

@@ -204,7 +204,14 @@ def test_files_have_one_subject(room: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["README.md", "docs/architecture.md", "docs/dependencies.md", "training/README.md"]
+    "name",
+    [
+        "README.md",
+        "docs/architecture.md",
+        "docs/bench.md",
+        "docs/dependencies.md",
+        "training/README.md",
+    ],
 )
 def test_links_lead_somewhere(name: str) -> None:
     text = (ROOT / name).read_text(encoding="utf-8")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import re
 import sys
+import uuid
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ COMPUTE_CAPABILITY = "compute_capability"
 
 _VERSION_FILE = Path("/proc/driver/nvidia/version")
 _LIBRARIES = {"win32": "nvcuda.dll"}
+_MANAGEMENT = "nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1"
 # CUdevice_attribute of the driver's interface (cuda.h).
 _MAJOR, _MINOR = 75, 76
 
@@ -56,6 +58,29 @@ def cuda_devices() -> list[CudaDevice]:
     if library is None or library.cuInit(0) or library.cuDeviceGetCount(ctypes.byref(count)):
         return []
     return [_device(library, index) for index in range(count.value)]
+
+
+def device_memory_in_use() -> int | None:
+    """Bytes in use, by anybody, on the GPU that engines run on; None where that cannot be told.
+
+    Asks the driver's management library, which needs no context on the GPU.
+    """
+    cuda, library = _library(), _loaded(_MANAGEMENT)
+    if cuda is None or library is None or cuda.cuInit(0) or library.nvmlInit_v2():
+        return None
+    try:
+        # By its unique name: the two libraries number the GPUs in orders of their own.
+        device, unique = ctypes.c_int(), (ctypes.c_ubyte * 16)()
+        if cuda.cuDeviceGet(ctypes.byref(device), 0) or cuda.cuDeviceGetUuid(unique, device):
+            return None
+        name = f"GPU-{uuid.UUID(bytes=bytes(unique))}".encode()
+        handle, memory = ctypes.c_void_p(), (ctypes.c_ulonglong * 3)()
+        if library.nvmlDeviceGetHandleByUUID(name, ctypes.byref(handle)):
+            return None
+        # nvmlMemory_t: total, free, used.
+        return None if library.nvmlDeviceGetMemoryInfo(handle, memory) else int(memory[2])
+    finally:
+        library.nvmlShutdown()
 
 
 def check_cuda(manifest: Manifest, folder: Path) -> None:
@@ -98,8 +123,12 @@ def _capability(value: Any) -> tuple[int, int] | None:
 
 def _library() -> Any:
     """The driver's library, None where it is not installed."""
+    return _loaded(_LIBRARIES.get(sys.platform, "libcuda.so.1"))
+
+
+def _loaded(library: str) -> Any:
     try:
-        return ctypes.CDLL(_LIBRARIES.get(sys.platform, "libcuda.so.1"))
+        return ctypes.CDLL(library)
     except OSError:
         return None
 

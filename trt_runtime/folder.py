@@ -31,7 +31,7 @@ from trt_runtime.manifest import (
     rebuild_command,
 )
 from trt_runtime.tensorrt_check import check_tensorrt
-from trt_runtime.tensorrt_library import MODULES
+from trt_runtime.tensorrt_library import MODULES, TENSORRT, TENSORRT_RTX
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +74,14 @@ BACKENDS: dict[str, Callable[[Path, Manifest, int | None], Backend]] = {
     "cuda": _onnxruntime_cuda,
     "tensorrt": _tensorrt,
     "tensorrt-rtx": _tensorrt,
+}
+#: By the manifest's target, whether a folder's engines may run here: asked before they are opened.
+MACHINE_CHECKS: dict[str, tuple[Callable[[Manifest, Path], None], ...]] = {
+    "": (check_machine, check_cuda),
+    "cpu": (check_machine, check_cuda),
+    "cuda": (check_machine, check_cuda),
+    TENSORRT: (check_tensorrt,),
+    TENSORRT_RTX: (check_tensorrt,),
 }
 #: By the manifest's target, what may run a component of it.
 RUNNERS: dict[str, tuple[str, ...]] = {
@@ -184,6 +192,23 @@ def open_folder(
     check fails.
     """
     start = time.perf_counter()
+    path, manifest = check_folder(folder)
+    if verify:
+        check_files(path, manifest)
+    checked = time.perf_counter()
+    backend = BACKENDS[manifest.target](path, manifest, threads)
+    log.info(
+        "%s: checked in %.2f s, loaded in %.2f s, target %r, family %s",
+        path, checked - start, time.perf_counter() - checked, manifest.target, manifest.family,
+    )  # fmt: skip
+    return OpenFolder(path, manifest, backend, threads)
+
+
+def check_folder(folder: str | Path | None) -> tuple[Path, Manifest]:
+    """The folder and its manifest, where this version and this machine can run it, by its manifest.
+
+    None is the embedded default. Raises FolderError; the files' hashes are not looked at.
+    """
     path = EMBEDDED if folder is None else Path(folder)
     manifest = read_manifest(path)
     if manifest.target not in BACKENDS:
@@ -195,17 +220,6 @@ def open_folder(
             do="update ming-trt, or build the folder for another target",
         )
     check_contract(path, manifest)
-    if manifest.target in MODULES:
-        check_tensorrt(manifest, path)
-    else:
-        check_machine(manifest, path)
-        check_cuda(manifest, path)
-    if verify:
-        check_files(path, manifest)
-    checked = time.perf_counter()
-    backend = BACKENDS[manifest.target](path, manifest, threads)
-    log.info(
-        "%s: checked in %.2f s, loaded in %.2f s, target %r, family %s",
-        path, checked - start, time.perf_counter() - checked, manifest.target, manifest.family,
-    )  # fmt: skip
-    return OpenFolder(path, manifest, backend, threads)
+    for check in MACHINE_CHECKS[manifest.target]:
+        check(manifest, path)
+    return path, manifest
