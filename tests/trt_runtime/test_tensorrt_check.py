@@ -15,8 +15,9 @@ pytest.importorskip("cuda.bindings")
 pytest.importorskip("tensorrt_rtx")
 
 from tests.conftest import Folders
+from tests.trt_runtime.backends.engine_folders import MAGIC, VERSION, write_folder
 from tests.trt_runtime.backends.fake_cuda import FakeCuda
-from tests.trt_runtime.backends.fake_tensorrt import MAGIC, VERSION, fake_library, write_folder
+from tests.trt_runtime.backends.fake_tensorrt import fake_library
 from trt_runtime import tensorrt_check
 from trt_runtime.backends import cuda_memory, tensorrt
 from trt_runtime.cuda_devices import CudaDevice

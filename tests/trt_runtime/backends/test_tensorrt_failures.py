@@ -15,9 +15,9 @@ pytest.importorskip("tensorrt_rtx")
 
 from tests.conftest import Folders
 from tests.goldens import relative_error
+from tests.trt_runtime.backends.engine_folders import MAGIC, write_folder
 from tests.trt_runtime.backends.fake_cuda import real as cuda_runtime
 from tests.trt_runtime.backends.fake_engines import Opened, open_fake, reopen
-from tests.trt_runtime.backends.fake_tensorrt import MAGIC, write_folder
 from trt_runtime.backends.cuda_memory import CudaError, DeviceMemoryError
 from trt_runtime.backends.tensorrt_engine import pieces
 from trt_runtime.contract import AUDIO_DECODER, LANGUAGE_HEAD, TAIL, tail_spec
