@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tests.trt_runtime.backends.engine_folders import MAGIC, VERSION, engine_entry
-from trt_runtime.contract import TALKER
+from trt_runtime.contract import SLOTS, TALKER
 from trt_runtime.manifest import read_manifest
 from trt_runtime.tensorrt_library import Library
 
@@ -25,7 +25,7 @@ _SETTLING_RUNS = 3
 
 
 class Context:
-    """A profile of an engine: one session for its tokens, bound to addresses."""
+    """A session of an engine, bound to addresses."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine, self._profile = engine, 0
@@ -75,7 +75,7 @@ class Context:
 
 
 class Engine:
-    """A component: a session for each number of tokens, made when it first runs."""
+    """A component: a session for each profile, made when it first runs."""
 
     streamable_weights_size = 0
     device_memory_size_v2 = 256
@@ -108,17 +108,19 @@ class Engine:
     def session(self, profile: int, stream: int) -> Any:
         import onnxruntime
 
-        tokens = self._profiles[profile][1]
-        if tokens not in self._sessions:
+        if profile not in self._sessions:
+            slots, _ = self._profiles[profile]
             options = onnxruntime.SessionOptions()
             options.log_severity_level, options.intra_op_num_threads = 3, 1
+            # Of a free axis a shape would be computed on the host, which no replay sees.
+            options.add_free_dimension_override_by_name(SLOTS, slots)
             options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
             provided = {"user_compute_stream": str(stream), "use_tf32": "0"}
-            self._sessions[tokens] = onnxruntime.InferenceSession(
-                str(self._folder / self._graphs[tokens][1]), options,
+            self._sessions[profile] = onnxruntime.InferenceSession(
+                str(self._folder / self.graph(profile)[1]), options,
                 providers=[("CUDAExecutionProvider", provided)],
             )  # fmt: skip
-        return self._sessions[tokens]
+        return self._sessions[profile]
 
     def get_tensor_name(self, index: int) -> str:
         return list(self._tensors)[index]

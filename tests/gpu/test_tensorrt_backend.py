@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import threading
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ pytest.importorskip("onnx")
 
 from benchmarks.cuda_loop import COMPARED, RECORDED_SLOTS, TOLERANCES, random_inputs, walk
 from engines import build_engines
-from engines.targets import TARGETS
 from tests.goldens import relative_error
 from tests.gpu.onnxruntime_engines import onnxruntime_library
 from tests.trt_runtime.backends.engine_folders import write_folder
@@ -36,16 +34,13 @@ def cpu(tmp_path_factory: pytest.TempPathFactory) -> OpenFolder:
 
 @pytest.fixture(scope="module")
 def engines(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The graphs of the target `cuda`, the talker's among them, behind a folder for TensorRT."""
+    """The graphs of the embedded default, behind a folder for TensorRT."""
     import onnxruntime
 
     if hasattr(onnxruntime, "preload_dlls"):
         onnxruntime.preload_dlls()
-    folder = tmp_path_factory.mktemp("engines")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(TARGETS, "cuda", replace(TARGETS["cuda"], others={}))  # type: ignore[arg-type]
-        graphs = build_engines(EMBEDDED, folder / "graphs", target="cuda")
-    return write_folder(graphs, folder / "engines", target="tensorrt", in_place=False)
+    folder = tmp_path_factory.mktemp("engines") / "engines"
+    return write_folder(EMBEDDED, folder, target="tensorrt", in_place=False)
 
 
 def opened_anew(engines: Path) -> OpenFolder:
