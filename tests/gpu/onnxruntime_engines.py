@@ -131,6 +131,9 @@ class Engine:
     def get_tensor_dtype(self, name: str) -> Any:
         return SimpleNamespace(name=_DTYPES[self._tensors[name][1]])
 
+    def get_tensor_location(self, name: str) -> Any:
+        return SimpleNamespace(name="DEVICE")
+
     def get_tensor_profile_shape(self, name: str, profile: int) -> list[tuple[int, ...]]:
         return [self.shape(name, profile)] * 3
 

@@ -187,7 +187,7 @@ class Engine:
     def __init__(self, state: State, described: dict[str, Any]) -> None:
         self._state, self._name = state, described["component"]
         self._profiles = [tuple(profile) for profile in described["profiles"]]
-        self._budget = 0
+        self._budget, self._host = 0, described.get("host")
         bundle = Path(described["bundle"])
         graphs = {
             name: engine_entry(entry, described["cache_dtype"], described["in_place"])
@@ -274,6 +274,9 @@ class Engine:
 
     def get_tensor_dtype(self, name: str) -> Any:
         return getattr(real.DataType, _DTYPES[self._tensors[name][1]])
+
+    def get_tensor_location(self, name: str) -> Any:
+        return real.TensorLocation.HOST if name == self._host else real.TensorLocation.DEVICE
 
     def get_tensor_profile_shape(self, name: str, profile_index: int) -> list[Any]:
         return [real.Dims(self._shape(name, profile_index))] * 3

@@ -144,6 +144,10 @@ def _half(described: dict[str, Any]) -> None:
     described["cache_dtype"] = "float16"
 
 
+def _on_the_host(described: dict[str, Any]) -> None:
+    described["host"] = "valid"
+
+
 @pytest.mark.parametrize(
     ("component", "change", "expected"),
     [
@@ -151,6 +155,7 @@ def _half(described: dict[str, Any]) -> None:
         ("talker", _fewer, r"5 profiles(?s:.*)Found: 4"),
         ("tail", _swapped, r"hidden of shape \(1, 1, 64\) in profile 0(?s:.*)\(2, 1, 64\)"),
         ("talker", _beside, r"updated in place: key_cache_0, (?s:.*)Found: none"),
+        ("audio_decoder", _on_the_host, r"in device memory(?s:.*)valid on the host"),
         ("audio_decoder", _half, r"key_cache_0 INPUT float32(?s:.*)key_cache_0 INPUT float16"),
     ],
 )
