@@ -50,6 +50,7 @@ def write_folder(
     slots: _Slots = (1, 2, 4),
     in_place: bool = True,
     cache_dtype: str = "float32",
+    leaves_out: tuple[str, ...] = LOOPED,
     machine: dict[str, Any] | None = None,
 ) -> Path:
     """An engine folder as build-engines makes one, of fake engines."""
@@ -58,7 +59,7 @@ def write_folder(
     graphs = {
         name: engine_entry(entry, cache_dtype, in_place)
         for name, entry in manifest.graphs.items()
-        if name not in LOOPED
+        if name not in leaves_out
     }
     components = {}
     for component in dict.fromkeys(entry.component for entry in graphs.values()):
