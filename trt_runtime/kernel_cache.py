@@ -76,7 +76,7 @@ class KernelCache:
             if not kernels or len(kernels) == self._saved:
                 return
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            temporary = self._path.with_suffix(f".{os.getpid()}.tmp")
+            temporary = self._path.with_suffix(f".{os.getpid()}-{id(self)}.tmp")
             try:
                 temporary.write_bytes(kernels)
                 temporary.replace(self._path)

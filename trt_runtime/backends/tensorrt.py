@@ -113,7 +113,7 @@ class TensorrtBackend:
         stream = CudaStream(0, cuda)
         with stream.ordered():
             # It executes code out of the folder, which only such engines ask for.
-            host_code = manifest.machine.get("version_compatible") is True
+            host_code = not library.is_rtx and manifest.machine.get("version_compatible") is True
             runtime = library.make_runtime(host_code=host_code)
         gpu = next((f"{d.name}-{d.compute_capability}" for d in cuda_devices()), "gpu")
         self.place = Place(library, runtime, stream, Arena(stream), gpu)

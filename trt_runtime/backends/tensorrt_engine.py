@@ -154,6 +154,10 @@ class Engine:
         }
         if wanted != found:
             raise self._damaged(_differences(wanted, found), _differences(found, wanted))
+        # A tensor that shapes are computed of would be read on the host, at a device's address.
+        host = [name for name in names if engine.get_tensor_location(name).name != "DEVICE"]
+        if host:
+            raise self._damaged("every tensor in device memory", f"{', '.join(host)} on the host")
         aliases = {n for n in entry.state if library.aliased_input(engine, n + NEXT) == n}
         if aliases != set(entry.in_place):
             raise self._damaged(

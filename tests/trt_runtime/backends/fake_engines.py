@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.trt_runtime.backends.engine_folders import write_folder
 from tests.trt_runtime.backends.fake_cuda import FakeCuda
-from tests.trt_runtime.backends.fake_tensorrt import State, fake_library, write_folder
+from tests.trt_runtime.backends.fake_tensorrt import State, fake_library
 from trt_runtime.backends.tensorrt import TensorrtBackend
 from trt_runtime.folder import OpenFolder
 from trt_runtime.manifest import read_manifest

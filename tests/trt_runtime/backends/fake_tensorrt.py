@@ -9,8 +9,6 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,29 +19,16 @@ import onnxruntime
 import pytest
 
 from tests.trt_runtime.backends.binding_signatures import held_to
+from tests.trt_runtime.backends.engine_folders import MAGIC, VERSION, engine_entry
 from tests.trt_runtime.backends.fake_cuda import FakeCuda
 from trt_runtime.contract import NEXT, TALKER, TensorSpec
-from trt_runtime.manifest import (
-    ENGINES,
-    MANIFEST,
-    SPEAKER_ENCODER,
-    TOKENIZER,
-    GraphEntry,
-    Manifest,
-    read_manifest,
-    sha256_of,
-)
+from trt_runtime.manifest import GraphEntry, read_manifest
 from trt_runtime.tensorrt_library import Library, _make_logger
 
 real = pytest.importorskip("tensorrt_rtx")
 
-MAGIC = b"fake engine "
-VERSION = "1.7.1.116"
-#: Left out of a folder: the unrolled tail does what they do.
-LOOPED = ("flow_step", "flow_advance")
 _DTYPES = {"float32": "FLOAT", "bfloat16": "BF16", "float16": "HALF", "int64": "INT64",
            "bool": "BOOL"}  # fmt: skip
-_Slots = tuple[int, ...]
 
 
 class State:
@@ -202,7 +187,7 @@ class Engine:
     def __init__(self, state: State, described: dict[str, Any]) -> None:
         self._state, self._name = state, described["component"]
         self._profiles = [tuple(profile) for profile in described["profiles"]]
-        self._budget = 0
+        self._budget, self._host = 0, described.get("host")
         bundle = Path(described["bundle"])
         graphs = {
             name: engine_entry(entry, described["cache_dtype"], described["in_place"])
@@ -290,6 +275,9 @@ class Engine:
     def get_tensor_dtype(self, name: str) -> Any:
         return getattr(real.DataType, _DTYPES[self._tensors[name][1]])
 
+    def get_tensor_location(self, name: str) -> Any:
+        return real.TensorLocation.HOST if name == self._host else real.TensorLocation.DEVICE
+
     def get_tensor_profile_shape(self, name: str, profile_index: int) -> list[Any]:
         return [real.Dims(self._shape(name, profile_index))] * 3
 
@@ -357,64 +345,6 @@ def fake_library(cuda: FakeCuda, target: str = "tensorrt-rtx") -> tuple[Library,
         vars(module).update({name: getattr(real, name) for name in names})
     library = Library(target, target.replace("-", "_"), VERSION, module, _make_logger(real))
     return library, state
-
-
-def engine_entry(entry: GraphEntry, cache_dtype: str, in_place: bool) -> GraphEntry:
-    """The bundle's graph as an engine's: caches of another dtype, perhaps none in place."""
-
-    def tensors(specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-        return tuple(replace(t, dtype=cache_dtype) if "cache" in t.name else t for t in specs)
-
-    return replace(
-        entry, inputs=tensors(entry.inputs), outputs=tensors(entry.outputs), initializers={},
-        file=f"{entry.component}.engine", in_place=entry.in_place if in_place else (),
-    )  # fmt: skip
-
-
-def write_folder(
-    bundle: Path,
-    folder: Path,
-    *,
-    target: str = "tensorrt-rtx",
-    slots: _Slots = (1, 2, 4),
-    in_place: bool = True,
-    cache_dtype: str = "float32",
-    machine: dict[str, Any] | None = None,
-) -> Path:
-    """An engine folder as build-engines makes one, of fake engines."""
-    manifest = read_manifest(bundle)
-    folder.mkdir()
-    graphs = {
-        name: engine_entry(entry, cache_dtype, in_place)
-        for name, entry in manifest.graphs.items()
-        if name not in LOOPED
-    }
-    components = {}
-    for component in dict.fromkeys(entry.component for entry in graphs.values()):
-        own = [entry for entry in graphs.values() if entry.component == component]
-        by_slot = any(t.by_slot for entry in own for t in entry.inputs)
-        profiles = [(count, 1) for count in (slots if by_slot else (1,))]
-        if component == TALKER:
-            profiles += [(1, chunk) for chunk in manifest.geometry.prefill_chunks]
-        row = manifest.components.get(component) or next(iter(manifest.components.values()))
-        components[component] = replace(row, backend="tensorrt", profiles=tuple(profiles))
-        described = {
-            "component": component, "bundle": str(bundle), "profiles": profiles,
-            "in_place": in_place, "cache_dtype": cache_dtype,
-        }  # fmt: skip
-        (folder / own[0].file).write_bytes(MAGIC + json.dumps(described).encode())
-    for name in (TOKENIZER, SPEAKER_ENCODER):
-        if (bundle / name).is_file():
-            (folder / name).write_bytes((bundle / name).read_bytes())
-    files = {p.name: (p.stat().st_size, sha256_of(p)) for p in sorted(folder.iterdir())}
-    written = Manifest(
-        ENGINES, manifest.family, manifest.geometry, graphs, files, manifest.source,
-        target=target, machine=machine or {}, precision={}, components=components,
-        build={"source": "CHECKPOINT", "options": {"slots": list(slots)}},
-        producer=manifest.producer,
-    )  # fmt: skip
-    (folder / MANIFEST).write_text(written.to_json(), encoding="utf-8")
-    return folder
 
 
 def _numpy(dtype: str) -> np.dtype:

@@ -16,9 +16,11 @@ pytest.importorskip("tensorrt_rtx")
 from tests.conftest import Folders
 from tests.goldens import relative_error
 from tests.trt_runtime.backends.fake_engines import Opened, open_fake
+from tests.trt_runtime.clones import TEXT, WORDS, A
 from tests.trt_runtime.test_batch import Beside, alone, assert_the_same, begin, options_of
+from tests.trt_runtime.test_language_model import ENDS
 from trt_runtime.batch import Batch
-from trt_runtime.errors import NumericError
+from trt_runtime.errors import FolderError, NumericError
 from trt_runtime.folder import open_folder
 from trt_runtime.synthesizer import Synthesizer
 
@@ -205,6 +207,24 @@ def test_caches_of_half_the_size(dense: Folders, tmp_path: Path, dtype: str) -> 
     assert ours.trace is not None
     assert theirs.trace is not None
     assert 0 < relative_error(ours.trace.latents, theirs.trace.latents) < 0.05
+
+
+def test_a_cloned_voice_and_written_text(dense: Folders, tmp_path: Path) -> None:
+    """What is loaded on demand; a reference's patches go through `flow_advance`, kept here."""
+    theirs = Synthesizer(open_folder(dense.engines))
+    cloned = open_fake(dense.bundle, tmp_path / "e", leaves_out=("flow_step",))
+    ours = Synthesizer(cloned.folder)
+    options: dict[str, Any] = {"reference": A, "reference_text": WORDS, "seed": 2, **OPTIONS}
+    found, expected = (synthesizer.synthesize(TEXT, **options) for synthesizer in (ours, theirs))
+    assert found.trace is not None
+    assert expected.trace is not None
+    error = relative_error(found.trace.reference_latents, expected.trace.reference_latents)
+    assert error < ROUNDING
+    assert relative_error(found.audio, expected.audio) < 10 * ROUNDING
+    assert ours.normalize_text(ENDS) == theirs.normalize_text(ENDS)
+    without = Synthesizer(open_fake(dense.bundle, tmp_path / "without").folder)
+    with pytest.raises(FolderError, match="lack the graph flow_advance"):
+        without.synthesize(TEXT, **options)
 
 
 def test_tensorrt_lacks_what_only_rtx_has(dense: Folders, tmp_path: Path) -> None:

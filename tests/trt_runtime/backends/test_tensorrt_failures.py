@@ -15,9 +15,9 @@ pytest.importorskip("tensorrt_rtx")
 
 from tests.conftest import Folders
 from tests.goldens import relative_error
+from tests.trt_runtime.backends.engine_folders import MAGIC, write_folder
 from tests.trt_runtime.backends.fake_cuda import real as cuda_runtime
 from tests.trt_runtime.backends.fake_engines import Opened, open_fake, reopen
-from tests.trt_runtime.backends.fake_tensorrt import MAGIC, write_folder
 from trt_runtime.backends.cuda_memory import CudaError, DeviceMemoryError
 from trt_runtime.backends.tensorrt_engine import pieces
 from trt_runtime.contract import AUDIO_DECODER, LANGUAGE_HEAD, TAIL, tail_spec
@@ -144,6 +144,10 @@ def _half(described: dict[str, Any]) -> None:
     described["cache_dtype"] = "float16"
 
 
+def _on_the_host(described: dict[str, Any]) -> None:
+    described["host"] = "valid"
+
+
 @pytest.mark.parametrize(
     ("component", "change", "expected"),
     [
@@ -151,6 +155,7 @@ def _half(described: dict[str, Any]) -> None:
         ("talker", _fewer, r"5 profiles(?s:.*)Found: 4"),
         ("tail", _swapped, r"hidden of shape \(1, 1, 64\) in profile 0(?s:.*)\(2, 1, 64\)"),
         ("talker", _beside, r"updated in place: key_cache_0, (?s:.*)Found: none"),
+        ("audio_decoder", _on_the_host, r"in device memory(?s:.*)valid on the host"),
         ("audio_decoder", _half, r"key_cache_0 INPUT float32(?s:.*)key_cache_0 INPUT float16"),
     ],
 )
