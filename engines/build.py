@@ -248,7 +248,8 @@ def _build_in(
                         plan.out.with_name(f"{plan.out.name}-{component}.build.log"),
                     )
                 )  # fmt: skip
-                figures[component] = figures.get(component, {}) | built.figures
+                if built.figures:
+                    figures[component] |= built.figures
         graphs |= built.graphs
         entries[component] = replace(
             entry,

@@ -52,6 +52,7 @@ CONTRACT = (
     "trt_runtime.operators",
     "trt_runtime.printable",
     "trt_runtime.raw_tensors",
+    "trt_runtime.rebuilding",
     "trt_runtime.staging",
     "trt_runtime.time_grid",
     "trt_runtime.transformer_sizes",

@@ -16,6 +16,7 @@ from engines.precision import FLOAT32, MIXED_BF16, MIXED_FP16
 from trt_runtime.contract import FLOW_ADVANCE, FLOW_STEP, TAIL, TALKER
 from trt_runtime.errors import UserError
 from trt_runtime.manifest import ComponentEntry, GraphEntry, StoredTensor
+from trt_runtime.tensorrt_library import MODULES, TENSORRT, TENSORRT_RTX, install_command
 
 if TYPE_CHECKING:
     from engines.weights import WeightStore
@@ -175,7 +176,12 @@ _CPU_NEEDS = {
 _TENSORRT = Row("tensorrt", "engines.tensorrt_build:build_component")
 #: An engine of the unrolled tail is one launch a step.
 _TENSORRT_LEAVES_OUT = frozenset({FLOW_STEP, FLOW_ADVANCE})
-_TENSORRT_NEEDS = {"onnx": _CPU_NEEDS["onnx"], "ml_dtypes": "pip install 'ming-trt[engines]'"}
+
+
+def _tensorrt_needs(target: str) -> dict[str, str]:
+    return {"onnx": _CPU_NEEDS["onnx"], MODULES[target]: install_command(target)}
+
+
 _TABLE = (
     Target(
         "cpu",
@@ -203,11 +209,11 @@ _TABLE = (
         precisions=(FLOAT32, MIXED_BF16, MIXED_FP16),
     ),
     Target(
-        "tensorrt",
+        TENSORRT,
         "TensorRT, for the NVIDIA GPU that is here",
         _TENSORRT,
         leaves_out=_TENSORRT_LEAVES_OUT,
-        needs=_TENSORRT_NEEDS,
+        needs=_tensorrt_needs(TENSORRT),
         machine="engines.machines:present_gpu",
         options=frozenset(
             {"precision", "slots", "version_compatible", "weight_streaming", "ampere_and_later",
@@ -216,11 +222,11 @@ _TABLE = (
         precisions=(FLOAT32, MIXED_BF16, MIXED_FP16),
     ),
     Target(
-        "tensorrt-rtx",
+        TENSORRT_RTX,
         "TensorRT-RTX, for GPUs that are named (--compute-capability); built on any machine",
         _TENSORRT,
         leaves_out=_TENSORRT_LEAVES_OUT,
-        needs=_TENSORRT_NEEDS,
+        needs=_tensorrt_needs(TENSORRT_RTX),
         machine="engines.machines:named_gpus",
         options=frozenset(
             {"precision", "slots", "compute_capability", "ampere_and_later", "weight_streaming",

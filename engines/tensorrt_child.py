@@ -16,9 +16,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from trt_runtime.memory import peak_memory
 from engines.tensorrt_job import EngineJob
 from engines.tensorrt_network import Refused, check_network, configure, parse
+from trt_runtime.memory import peak_memory
 from trt_runtime.tensorrt_library import Library, load_library
 
 

@@ -32,6 +32,7 @@ MAY_IMPORT: dict[str, tuple[set[str], set[str]]] = {
             "trt_runtime.operators",
             "trt_runtime.printable",
             "trt_runtime.raw_tensors",
+            "trt_runtime.rebuilding",
             "trt_runtime.staging",
             "trt_runtime.time_grid",
             "trt_runtime.transformer_sizes",

@@ -31,7 +31,7 @@ from trt_runtime.manifest import (
     rebuild_command,
 )
 from trt_runtime.tensorrt_check import check_tensorrt
-from trt_runtime.tensorrt_library import MODULES, TENSORRT, TENSORRT_RTX
+from trt_runtime.tensorrt_library import TENSORRT, TENSORRT_RTX
 
 log = logging.getLogger(__name__)
 

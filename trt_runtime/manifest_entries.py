@@ -112,7 +112,7 @@ def component_from_json(data: dict[str, Any]) -> ComponentEntry:
         sizes=None if sizes is None else TransformerSizes.from_json(sizes),
         backend=text(data["backend"]),
         tensors=_tensors_from_json(data["tensors"]),
-        profiles=tuple((whole(slots), whole(tokens)) for slots, tokens in data["profiles"]),
+        profiles=tuple(_profile(profile) for profile in data["profiles"]),
         operators={text(n): text(form) for n, form in data["operators"].items()},
     )
 
@@ -162,6 +162,13 @@ def _shape(value: Any) -> tuple[int, ...]:
     if not isinstance(value, list):
         raise TypeError(f"{value!r} is not a shape")
     return tuple(whole(size) for size in value)
+
+
+def _profile(value: Any) -> tuple[int, int]:
+    slots, tokens = _shape(value)
+    if not (slots and tokens):
+        raise ValueError(f"{value!r} is no profile: (slots, tokens)")
+    return slots, tokens
 
 
 def _axes(value: Any) -> list[int | str]:

@@ -230,19 +230,18 @@ def test_damaged_bundle_says_how_to_export_again(folder: Path):
         check_files(folder, read_manifest(folder))
 
 
-def test_profiles_of_an_engine_are_read_and_may_be_missing(folder: Path):
+def test_profiles_and_operators_of_an_engine_are_read(folder: Path):
     profiles = ((1, 1), (2, 1), (1, 16))
-    entry = ComponentEntry(backend="tensorrt", profiles=profiles)
+    forms = {"CachedAttention": "native"}
+    entry = ComponentEntry(backend="tensorrt", profiles=profiles, operators=forms)
     manifest = replace(read_manifest(folder), components={"a": entry})
     (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
-    assert read_manifest(folder).components["a"].profiles == profiles
-    edit(folder, lambda data: data["components"]["a"].pop("profiles"))
-    assert read_manifest(folder).components["a"].profiles == ()
+    assert read_manifest(folder).components["a"] == entry
 
 
 @pytest.mark.parametrize("profile", [[1], [1, 0], [0, 1], [1, 1, 1], "11", [1, "1"], [True, 1]])
 def test_a_profile_is_two_numbers(folder: Path, profile: object):
-    entry = {"sizes": None, "backend": "", "tensors": {}, "profiles": [profile]}
+    entry = {"sizes": None, "backend": "", "tensors": {}, "operators": {}, "profiles": [profile]}
     edit(folder, lambda data: data["components"].update(a=entry))
     with pytest.raises(FolderError, match="damaged"):
         read_manifest(folder)

@@ -36,6 +36,14 @@ TARGETS: dict[str, dict[str, str]] = {
         "onnxruntime": "pip install 'ming-trt[cpu]'",
         "ml_dtypes": "pip install 'ming-trt[engines]'",
     },
+    "tensorrt": {
+        "onnx": "pip install 'ming-trt[engines]'",
+        "tensorrt": "pip install 'ming-trt[tensorrt]'",
+    },
+    "tensorrt-rtx": {
+        "onnx": "pip install 'ming-trt[engines]'",
+        "tensorrt_rtx": "pip install 'ming-trt[tensorrt-rtx]'",
+    },
 }
 #: Modules that the extra `cuda` brings beside ONNX Runtime.
 _CUDA = ("torch", "triton")
