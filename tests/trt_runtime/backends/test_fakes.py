@@ -16,6 +16,7 @@ from tests.trt_runtime.backends.fake_cuda import FakeCuda
 from tests.trt_runtime.backends.fake_cuda import real as runtime
 from tests.trt_runtime.backends.fake_engines import Opened, open_fake
 from tests.trt_runtime.backends.fake_tensorrt import real as tensorrt
+from trt_runtime.backends import cuda_memory
 from trt_runtime.backends.cuda_memory import CudaError, CudaStream
 from trt_runtime.backends.device_array import device_arrays
 from trt_runtime.tensorrt_library import TensorrtError
@@ -82,7 +83,8 @@ def test_a_fake_has_nothing_that_the_real_one_has_not() -> None:
         FakeCuda().cudaMalloc()
 
 
-def test_memory_that_was_freed_is_not_there() -> None:
+def test_memory_that_was_freed_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_memory, "_MOST_SPARE", 0)
     cuda = FakeCuda()
     stream = CudaStream(0, cuda)
     pointer = stream.allocate(100).pointer
