@@ -177,6 +177,8 @@ class Library:
     def deserialize(self, runtime: Any, serialized: Any) -> Any:
         """An ICudaEngine of what has the buffer protocol; TensorrtError where it is none."""
         self.logger.errors.clear()
+        if reasons := self._why_invalid(runtime, serialized):
+            raise self.error(f"the engine does not run here ({reasons})")
         try:
             engine = runtime.deserialize_cuda_engine(serialized)
         except Exception as error:  # pybind11 turns what C++ throws into several classes
@@ -186,6 +188,25 @@ class Library:
         if engine.streamable_weights_size:
             self.stream_weights(engine, engine.streamable_weights_size)
         return engine
+
+    def _why_invalid(self, runtime: Any, serialized: Any) -> str:
+        """What RTX finds in an engine's header that keeps it from running here; "" where nothing.
+
+        TensorRT has no such question, and answers by deserialising.
+        """
+        if not self.is_rtx:
+            return ""
+        header = bytes(memoryview(serialized)[: runtime.engine_header_size])
+        if len(header) < runtime.engine_header_size:
+            return "it ends within its header"
+        validity, found = runtime.get_engine_validity(header)
+        if validity == self.module.EngineValidity.SUBOPTIMAL:
+            log.warning("an engine runs here, but could be faster if it were built again")
+        if validity != self.module.EngineValidity.INVALID:
+            return ""
+        flags = self.module.EngineInvalidityDiagnostics.__members__
+        reasons = [name for name, flag in flags.items() if int(flag) & int(found)]
+        return ", ".join(reasons).lower().replace("_", " ") or "it gives no reason"
 
     def stream_weights(self, engine: Any, budget: int) -> None:
         """Keeps `budget` bytes of the streamable weights on the GPU, the rest in host memory.

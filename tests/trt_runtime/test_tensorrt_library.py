@@ -7,6 +7,7 @@ import mmap
 import subprocess
 import sys
 import types
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
@@ -105,8 +106,11 @@ def test_the_real_library_says_what_is_wrong_with_a_file(
     with (tmp_path / "engine").open("rb") as file:
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     with caplog.at_level(logging.DEBUG, "trt_runtime.tensorrt"):
-        for serialized in (mapped, b"short"):
-            with pytest.raises(TensorrtError, match=r"^the engine could not be deserialised: ten"):
+        for serialized, why in ((mapped, "malformed engine"), (b"short", "within its header")):
+            with pytest.raises(TensorrtError, match=rf"^the engine does not run here \(.*{why}"):
                 library.deserialize(runtime, serialized)
+        # Past the header, as engines of TensorRT are read at once.
+        with pytest.raises(TensorrtError, match=r"could not be deserialised: tensorrt_rtx 1\."):
+            replace(library, target="tensorrt").deserialize(runtime, mapped)
     assert {record.name for record in caplog.records} == {"trt_runtime.tensorrt"}
     assert not library.logger.errors

@@ -20,6 +20,9 @@ from trt_runtime.errors import MingError, UserError
 
 #: Where cudaMalloc's memory begins at least, and what TensorRT asks of a tensor's address.
 ALIGNMENT = 256
+#: Bytes of device memory kept for who next asks for as much, so that requests that come and go
+#: neither allocate nor wait: freeing memory waits for the whole GPU.
+_MOST_SPARE = 256 << 20
 #: Host arrays kept for copies that may still run; so many, and the host waits for them.
 _MOST_KEPT = 256
 
@@ -55,10 +58,7 @@ def call(runtime: Any, function: str, *arguments: Any) -> Any:
     """
     status, *values = getattr(runtime, function)(*arguments)
     if status != runtime.cudaError_t.cudaSuccess:
-        (_, name), (_, words) = (
-            runtime.cudaGetErrorName(status),
-            runtime.cudaGetErrorString(status),
-        )
+        (_, name), (_, words) = runtime.cudaGetErrorName(status), runtime.cudaGetErrorString(status)
         full = status == runtime.cudaError_t.cudaErrorMemoryAllocation
         said = " ".join(f"{function}{_shown(arguments)}: {name.decode()}: {words.decode()}".split())
         raise (DeviceMemoryError if full else CudaError)(said)
@@ -83,14 +83,20 @@ class CudaStream:
         self._lock = threading.RLock()
         self._capturing = False
         self._kept: list[np.ndarray] = []
-        #: What nobody refers to any more: freed by the next call, or with the stream.
-        self._discarded: deque[tuple[str, Any]] = deque()
+        #: What nobody refers to any more, for the next call or the stream's end: which function of
+        #: the runtime API ends it, and of memory how many bytes.
+        self._discarded: deque[tuple[str, Any, int]] = deque()
+        #: Memory that nobody uses, by its bytes.
+        self._spare: dict[int, list[int]] = {}
+        self._spare_bytes = 0
         with self._selected():
             self._stream = self.call(
                 "cudaStreamCreateWithFlags", self.runtime.cudaStreamNonBlocking
             )
         self.handle = int(self._stream)
-        weakref.finalize(self, _end_stream, self.runtime, device, self._stream, self._discarded)
+        weakref.finalize(
+            self, _end_stream, self.runtime, device, self._stream, self._discarded, self._spare
+        )
 
     def call(self, function: str, *arguments: Any) -> Any:
         """See :func:`call`. Within `ordered`."""
@@ -101,8 +107,7 @@ class CudaStream:
         """Within it this thread has the stream to itself, and its GPU is the thread's."""
         with self._lock, self._selected():
             if self._discarded and not self._capturing:
-                self.synchronize()
-                _free(self.runtime, self._discarded)
+                self._end_discarded()
             yield
 
     @contextmanager
@@ -117,18 +122,47 @@ class CudaStream:
         finally:
             self.call("cudaSetDevice", before)
 
-    def discard(self, function: str, thing: Any) -> None:
+    def discard(self, function: str, thing: Any, size: int = 0) -> None:
         """Calls `function` of the runtime API with `thing`, or drops it (""), when it is safe.
 
         Not at once: the garbage collector may be who calls, in the middle of a capture, which
-        freeing memory would break, and what the stream still uses must outlive its work.
+        freeing memory would break, and what the stream still uses must outlive its work. `size`:
+        the bytes of memory, which the next may have instead.
         """
-        self._discarded.append((function, thing))
+        self._discarded.append((function, thing, size))
+
+    def _end_discarded(self) -> None:
+        waited = False
+        while self._discarded:
+            function, thing, size = self._discarded.popleft()
+            if 0 < size <= _MOST_SPARE - self._spare_bytes:
+                # Whatever still uses it comes before the next user's work: there is one stream.
+                self._spare.setdefault(size, []).append(thing)
+                self._spare_bytes += size
+                continue
+            if not waited:
+                self.synchronize()
+                waited = True
+            if function:
+                self.call(function, thing)
+            del thing
 
     def allocate(self, size: int) -> Allocation:
         """`size` bytes of the device's memory, not set to anything."""
         with self.ordered():
-            return Allocation(self, size)
+            size = max(size, 1)
+            if spare := self._spare.get(size):
+                self._spare_bytes -= size
+                return Allocation(self, spare.pop(), size)
+            try:
+                pointer = self.call("cudaMalloc", size)
+            except DeviceMemoryError:
+                if not self._spare_bytes:
+                    raise
+                _free_spare(self.runtime, self._spare)
+                self._spare_bytes = 0
+                pointer = self.call("cudaMalloc", size)
+            return Allocation(self, int(pointer), size)
 
     def upload(self, pointer: int, values: np.ndarray) -> None:
         """Copies a contiguous array to the device. The array must not change afterwards."""
@@ -201,10 +235,9 @@ class CudaStream:
 class Allocation:
     """Device memory from `pointer` on, freed when nothing refers to it any more."""
 
-    def __init__(self, stream: CudaStream, size: int) -> None:
-        self.bytes = size
-        self.pointer = int(stream.call("cudaMalloc", max(size, 1)))
-        weakref.finalize(self, stream.discard, "cudaFree", self.pointer)
+    def __init__(self, stream: CudaStream, pointer: int, size: int) -> None:
+        self.pointer, self.bytes = pointer, size
+        weakref.finalize(self, stream.discard, "cudaFree", pointer, size)
 
 
 class Capture:
@@ -231,22 +264,32 @@ def _no_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _free(runtime: Any, discarded: deque[tuple[str, Any]]) -> None:
-    while discarded:
-        function, thing = discarded.popleft()
-        if function:
-            call(runtime, function, thing)
-        del thing
+def _free_spare(runtime: Any, spare: dict[int, list[int]]) -> None:
+    """Frees memory that nobody uses; waits for what used it."""
+    for pointers in spare.values():
+        while pointers:
+            call(runtime, "cudaFree", pointers.pop())
 
 
-def _end_stream(runtime: Any, device: int, stream: Any, discarded: deque[tuple[str, Any]]) -> None:
+def _end_stream(
+    runtime: Any,
+    device: int,
+    stream: Any,
+    discarded: deque[tuple[str, Any, int]],
+    spare: dict[int, list[int]],
+) -> None:
     """Frees all that was left to the stream, and it. Nobody is there to be told of an error."""
     with suppress(CudaError):
         before = call(runtime, "cudaGetDevice")
         call(runtime, "cudaSetDevice", device)
         try:
             call(runtime, "cudaStreamSynchronize", stream)
-            _free(runtime, discarded)
+            while discarded:
+                function, thing, _ = discarded.popleft()
+                if function:
+                    call(runtime, function, thing)
+                del thing
+            _free_spare(runtime, spare)
             call(runtime, "cudaStreamDestroy", stream)
         finally:
             call(runtime, "cudaSetDevice", before)

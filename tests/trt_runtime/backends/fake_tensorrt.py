@@ -332,16 +332,32 @@ class Runtime:
         self._host_code = allowed
 
 
+@held_to(real.Runtime)
+class RtxRuntime(Runtime):
+    @property
+    def engine_header_size(self) -> int:
+        return len(MAGIC)
+
+    def get_engine_validity(self, buffer: Any) -> tuple[Any, int]:
+        if self._state.fails("get_engine_validity"):
+            return real.EngineValidity.INVALID, 1 | 4
+        valid = bytes(buffer) == MAGIC
+        return (real.EngineValidity.VALID, 0) if valid else (real.EngineValidity.INVALID, 32)
+
+
 def fake_library(cuda: FakeCuda, target: str = "tensorrt-rtx") -> tuple[Library, State]:
     """A library for the target, and what is remembered of it."""
     state = State(cuda, rtx=target == "tensorrt-rtx")
     module = SimpleNamespace(
-        Runtime=lambda logger: Runtime(state, logger),
+        Runtime=lambda logger: (RtxRuntime if state.rtx else Runtime)(state, logger),
         ExecutionContextAllocationStrategy=real.ExecutionContextAllocationStrategy,
         __version__=VERSION,
     )
     if target == "tensorrt-rtx":
-        names = ("DynamicShapesKernelSpecializationStrategy", "CudaGraphStrategy")
+        names = (
+            "DynamicShapesKernelSpecializationStrategy", "CudaGraphStrategy", "EngineValidity",
+            "EngineInvalidityDiagnostics",
+        )  # fmt: skip
         vars(module).update({name: getattr(real, name) for name in names})
     library = Library(target, target.replace("-", "_"), VERSION, module, _make_logger(real))
     return library, state

@@ -13,6 +13,8 @@ import pytest
 pytest.importorskip("cuda.bindings")
 
 from tests.trt_runtime.backends.fake_cuda import FakeCuda
+from tests.trt_runtime.backends.fake_cuda import real as cuda_runtime
+from trt_runtime.backends import cuda_memory
 from trt_runtime.backends.cuda_memory import CudaError, CudaStream, import_cuda
 from trt_runtime.backends.device_array import DeviceArray, copies, device_arrays
 from trt_runtime.contract import TensorSpec
@@ -24,6 +26,12 @@ SPEC = TensorSpec("x", "float32", (3, 5))
 @pytest.fixture
 def cuda() -> FakeCuda:
     return FakeCuda()
+
+
+@pytest.fixture(autouse=True)
+def _no_spare_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the fake sees what is used after nobody has it."""
+    monkeypatch.setattr(cuda_memory, "_MOST_SPARE", 0)
 
 
 @pytest.fixture
@@ -159,6 +167,47 @@ def test_memory_let_go_of_in_a_capture_is_freed_after_it(
     assert cuda.left["memory"] == 1
     with stream.ordered():
         assert cuda.left["memory"] == 0
+
+
+def test_memory_that_nobody_uses_is_the_nexts(
+    stream: CudaStream, cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda_memory, "_MOST_SPARE", 300)
+    waited = cuda.calls["cudaStreamSynchronize"]
+    pointers = set()
+    for _ in range(5):
+        (array,) = made(stream, TensorSpec("x", "float32", (64,)))
+        assert array.is_whole
+        pointers.add(array.pointer)
+        del array
+    assert len(pointers) == 1
+    assert (cuda.calls["cudaMalloc"], cuda.calls["cudaFree"]) == (1, 0)
+    assert cuda.calls["cudaStreamSynchronize"] == waited
+    # No more than that: the next one is freed, after the work that may use it.
+    one, two = stream.allocate(256), stream.allocate(257)
+    stream.fill(two.pointer, 257)
+    del one, two
+    stream.allocate(10)
+    assert cuda.calls["cudaFree"] == 1
+    assert cuda.calls["cudaStreamSynchronize"] > waited
+
+
+def test_spare_memory_is_freed_before_there_is_none(
+    stream: CudaStream, cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda_memory, "_MOST_SPARE", 1 << 20)
+    stream.allocate(1000)
+    allocate = FakeCuda._cudaMalloc
+
+    def limited(self: FakeCuda, size: int) -> object:
+        error = cuda_runtime.cudaError_t.cudaErrorMemoryAllocation
+        return error if self.live + size > 1500 else allocate(self, size)
+
+    monkeypatch.setattr(FakeCuda, "_cudaMalloc", limited)
+    held = stream.allocate(1400)
+    with pytest.raises(MemoryError):
+        stream.allocate(1300)
+    assert held.bytes == 1400
 
 
 def test_all_is_freed_with_the_stream(cuda: FakeCuda) -> None:

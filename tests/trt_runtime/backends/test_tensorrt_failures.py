@@ -89,6 +89,12 @@ def test_an_engine_that_does_not_load_is_the_folders_fault(
         reopen(folder, method)
 
 
+def test_what_rtx_finds_in_a_header_is_named(dense: Folders, tmp_path: Path) -> None:
+    folder = write_folder(dense.bundle, tmp_path / "e")
+    with pytest.raises(FolderError, match=r"does not run here \(version mismatch, old cuda driver"):
+        reopen(folder, "get_engine_validity")
+
+
 def test_what_cannot_be_captured_is_the_engines_fault(opened: Opened) -> None:
     opened.state.capturable = False
     with pytest.raises(FolderError, match=r"tail \(1 slots, 1 tokens\) cannot be captured"):
