@@ -54,9 +54,10 @@ def check_tensorrt(manifest: Manifest, folder: Path) -> None:
     machine = manifest.machine
     _check_fields(machine, manifest, folder)
     _check_system(machine, manifest, folder)
-    _check_library(machine, manifest, folder)
+    # Before the library: on a GPU that the engines are not for, installing it would be in vain.
     device = _check_driver(machine, manifest, folder)
     _check_gpu(machine, manifest, folder, device)
+    _check_library(machine, manifest, folder)
 
 
 def _check_fields(machine: Mapping[str, Any], manifest: Manifest, folder: Path) -> None:
