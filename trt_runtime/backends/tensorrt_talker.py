@@ -6,10 +6,10 @@ batch's rows are dense. The rows beyond those that count run too, and what they 
 - They write keys and values at their own next position, no further than the cache's last. Of a slot
   that has just read its prompt that is where its own next step writes before any query of it looks;
   of an empty row it is a place that nobody reads before a later request has written it.
-- What they write is finite where it may be seen: of a slot that has just read its prompt the row of
-  `embedding` is zero, since a prefill clears the slot first, and the tail writes only rows that count.
-  An entry behind the mask has the weight zero, but zero times NaN would be NaN. An empty row may hold
-  anything: who gets it clears it.
+- What they write is finite where it may be seen: of a slot that has just read its prompt the row
+  of `embedding` is zero, since a prefill clears the slot first, and the tail writes only rows that
+  count. An entry behind the mask has the weight zero, but zero times NaN would be NaN. An empty row
+  may hold anything: who gets it clears it.
 - Their `hidden` is left in the run's own tensor; only the rows that count are copied out of it.
 """
 
