@@ -88,7 +88,7 @@ def empty(folder: Path, bundle: Path) -> None:
     for name, tensor in _tensors(manifest).items():
         key = f"{tensor.file}:{tensor.offset}"
         if shapes.get(name) == tensor.shape:
-            places[key] = [name]
+            places[key] = name
         else:
             kept[key] = np.fromfile(folder / tensor.file, np.uint8, tensor.bytes,
                                     offset=tensor.offset)  # fmt: skip
@@ -116,9 +116,9 @@ def fill(folder: Path) -> None:
         for t in graph.initializers.values()
     }
 
-    def put(item: tuple[str, list[str]]) -> None:
-        (name,) = item[1]
-        _write(folder, by_place[item[0]], recipe(name, shapes[name]))
+    def put(item: tuple[str, str]) -> None:
+        place, name = item
+        _write(folder, by_place[place], recipe(name, shapes[name]))
 
     with ThreadPoolExecutor() as pool:
         list(pool.map(put, noted["places"].items()))

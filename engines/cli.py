@@ -77,9 +77,9 @@ def parser() -> argparse.ArgumentParser:
     )
     chosen.add_argument(
         "--weight-streaming",
-        action="store_true",
-        default=None,
-        help="engines that may keep weights on the host, for a large talker",
+        type=_count,
+        metavar="MB",
+        help="most weights of an engine that the GPU keeps, for a large talker (default: all)",
     )
     chosen.add_argument(
         "--time-limit", type=_count, metavar="SECONDS", help="of one component's build"

@@ -16,6 +16,7 @@ from trt_runtime.tensorrt_check import (
     COMPUTE_CAPABILITIES,
     HARDWARE_COMPATIBILITY,
     RTX_CAPABILITIES,
+    WEIGHTS_ON_GPU,
 )
 from trt_runtime.tensorrt_library import Library, load_library, version_numbers
 
@@ -110,7 +111,9 @@ def named_gpus(target: Target, options: BuildOptions) -> dict[str, Any]:
 
 def _library(library: Library, options: BuildOptions) -> dict[str, Any]:
     here = describe_machine()
+    streamed = {WEIGHTS_ON_GPU: options.weight_streaming * 10**6}
     return {
+        **(streamed if options.weight_streaming else {}),
         "library": library.name,
         "library_version": library.version,
         "version_compatible": options.version_compatible,

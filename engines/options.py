@@ -20,9 +20,10 @@ class BuildOptions:
 
     `precision` is a name of :data:`engines.precision.PRECISIONS`. The rest is TensorRT's: `slots`
     are the numbers of requests that step together, a profile each; `compute_capability` the GPUs to
-    build for, where that need not be the one present; `ampere_and_later` one engine for all of
-    them; `version_compatible` one that later versions of the library take; `weight_streaming` one
-    that may keep part of its weights on the host; `time_limit` seconds that one component may take.
+    build for, where that need not be the one present; `ampere_and_later` engines for all of them;
+    `version_compatible` ones that later versions of the library take; `weight_streaming` the most
+    megabytes of an engine's weights that the GPU keeps, the others being fetched from the host's
+    memory each time, 0 for all; `time_limit` seconds that one component may take.
     """
 
     precision: str = FLOAT32
@@ -30,7 +31,7 @@ class BuildOptions:
     compute_capability: tuple[str, ...] = ()
     ampere_and_later: bool = False
     version_compatible: bool = False
-    weight_streaming: bool = False
+    weight_streaming: int = 0
     time_limit: int = 7200
 
     def __post_init__(self) -> None:
@@ -57,6 +58,13 @@ class BuildOptions:
                 "A compute capability is given twice",
                 found=",".join(self.compute_capability),
                 do="name each once: --compute-capability 8.6,8.9",
+            )
+        if self.weight_streaming < 0:
+            raise UserError(
+                "The weights on the GPU cannot be so few",
+                expected="megabytes, 0 for all",
+                found=str(self.weight_streaming),
+                do="leave --weight-streaming out to keep all of them there",
             )
         if self.time_limit < 1:
             raise UserError(

@@ -15,6 +15,7 @@ from fnmatch import fnmatchcase
 from trt_runtime.contract import (
     AUDIO_DECODER,
     AUDIO_ENCODER,
+    FLOW_ADVANCE,
     LANGUAGE_HEAD,
     SPEAKER_PROJECTION,
     TAIL,
@@ -72,7 +73,7 @@ class Precision:
 
 
 #: Components with enough products to gain; a prompt's table is looked up, exact in any precision.
-_HEAVY = (TALKER, TAIL, AUDIO_DECODER, AUDIO_ENCODER, LANGUAGE_HEAD)
+_HEAVY = (TALKER, TAIL, FLOW_ADVANCE, AUDIO_DECODER, AUDIO_ENCODER, LANGUAGE_HEAD)
 assert SPEAKER_PROJECTION not in _HEAVY  # one product a request
 
 PRECISIONS: Mapping[str, Precision] = {

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from engines.options import BuildOptions
 from engines.precision import FLOAT32, MIXED_BF16, MIXED_FP16
-from trt_runtime.contract import FLOW_ADVANCE, FLOW_STEP, TAIL, TALKER
+from trt_runtime.contract import FLOW_STEP, TAIL, TALKER
 from trt_runtime.errors import UserError
 from trt_runtime.manifest import ComponentEntry, GraphEntry, StoredTensor
 from trt_runtime.tensorrt_library import MODULES, TENSORRT, TENSORRT_RTX, install_command
@@ -175,7 +175,7 @@ _CPU_NEEDS = {
 }
 _TENSORRT = Row("tensorrt", "engines.tensorrt_build:build_component")
 #: An engine of the unrolled tail is one launch a step.
-_TENSORRT_LEAVES_OUT = frozenset({FLOW_STEP, FLOW_ADVANCE})
+_TENSORRT_LEAVES_OUT = frozenset({FLOW_STEP})
 
 
 def _tensorrt_needs(target: str) -> dict[str, str]:

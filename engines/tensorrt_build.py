@@ -74,7 +74,7 @@ def build_component(job: ComponentJob) -> Built:
             else (),
             ampere_and_later=machine[HARDWARE_COMPATIBILITY] == AMPERE_PLUS,
             version_compatible=job.options.version_compatible,
-            weight_streaming=job.options.weight_streaming,
+            weight_streaming=job.options.weight_streaming > 0,
         )
         figures = run_job(engine, job)
     in_place = prepared.forms.get(CACHED_ATTENTION) == NATIVE

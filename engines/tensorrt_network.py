@@ -98,6 +98,14 @@ def check_network(network: ParsedNetwork, job: EngineJob) -> None:
         if tensor is not None
     }
     inputs = [network.network.get_input(i).name for i in range(network.network.num_inputs)]
+    shapes = [
+        tensor.name
+        for tensor in map(network.network.get_input, range(network.network.num_inputs))
+        if tensor.is_shape_tensor
+    ]
+    if shapes:
+        # Its values would be read on the host, and a replayed graph would not see them change.
+        raise Refused("Sizes depend on the values of the graph's inputs", ", ".join(shapes))
     if unread := [name for name in inputs if name not in read]:
         raise Refused("The parser dropped inputs of the graph", ", ".join(unread))
 
@@ -116,6 +124,8 @@ def configure(
     for name, wanted in (
         ("VERSION_COMPATIBLE", job.version_compatible),
         ("WEIGHT_STREAMING", job.weight_streaming),
+        # TensorRT-RTX captures no engine that allocates by itself.
+        ("REQUIRE_USER_ALLOCATION", library.is_rtx),
     ):
         if wanted:
             config.set_flag(getattr(module.BuilderFlag, name))

@@ -36,6 +36,8 @@ from trt_runtime.tensorrt_library import (
 #: Under `machine` in the manifest: the exact list of compute capabilities that the engines run on.
 COMPUTE_CAPABILITIES = "compute_capabilities"
 HARDWARE_COMPATIBILITY = "hardware_compatibility"
+#: The most bytes of an engine's weights that the GPU keeps; absent: all of them.
+WEIGHTS_ON_GPU = "weights_on_gpu"
 #: Runs on every GPU from the least compute capability on; the others on those that are listed.
 AMPERE_PLUS = "ampere_plus"
 _COMPATIBILITIES = ("none", AMPERE_PLUS, "same_compute_capability")
@@ -80,6 +82,9 @@ def _check_fields(machine: Mapping[str, Any], manifest: Manifest, folder: Path) 
             raise damaged(field, "a name")
     if not isinstance(machine.get("version_compatible"), bool):
         raise damaged("version_compatible", "true or false")
+    weights = machine.get(WEIGHTS_ON_GPU, 0)
+    if not isinstance(weights, int) or isinstance(weights, bool) or weights < 0:
+        raise damaged(WEIGHTS_ON_GPU, "a number of bytes")
     if _numbers(machine.get(COMPUTE_CAPABILITY)) is None:
         raise damaged(COMPUTE_CAPABILITY, "a compute capability such as 8.0")
     if machine.get(HARDWARE_COMPATIBILITY) not in _COMPATIBILITIES:

@@ -174,8 +174,11 @@ class Library:
             runtime.engine_host_code_allowed = True
         return runtime
 
-    def deserialize(self, runtime: Any, serialized: Any) -> Any:
-        """An ICudaEngine of what has the buffer protocol; TensorrtError where it is none."""
+    def deserialize(self, runtime: Any, serialized: Any, most_weights: int = 0) -> Any:
+        """An ICudaEngine of what has the buffer protocol; TensorrtError where it is none.
+
+        Of an engine that was built for it the GPU keeps `most_weights` bytes of weights, 0 for all.
+        """
         self.logger.errors.clear()
         if reasons := self._why_invalid(runtime, serialized):
             raise self.error(f"the engine does not run here ({reasons})")
@@ -186,7 +189,8 @@ class Library:
         if engine is None:
             raise self.error("the engine could not be deserialised")
         if engine.streamable_weights_size:
-            self.stream_weights(engine, engine.streamable_weights_size)
+            streamable = engine.streamable_weights_size
+            self.stream_weights(engine, min(most_weights or streamable, streamable))
         return engine
 
     def _why_invalid(self, runtime: Any, serialized: Any) -> str:

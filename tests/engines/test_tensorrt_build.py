@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 from onnx import TensorProto, helper
 
@@ -57,8 +58,8 @@ def test_every_component_is_an_engine_of_its_buckets(built: Path) -> None:
     check_contract(built, manifest)
     assert manifest.machine["compute_capabilities"] == list(ALL)
     assert set(manifest.graphs) == {
-        "audio_decoder", "audio_encoder", "language_head", "prompt_embedding", "speaker_projection",
-        "tail", "talker_1", "talker_16", "talker_64",
+        "audio_decoder", "audio_encoder", "flow_advance", "language_head", "prompt_embedding",
+        "speaker_projection", "tail", "talker_1", "talker_16", "talker_64",
     }  # fmt: skip
     components = manifest.components
     assert {entry.backend for entry in components.values()} == {"tensorrt"}
@@ -231,12 +232,37 @@ def test_only_what_changed_is_built_again(
         )  # fmt: skip
         return [job.component for job in no_build]
 
-    assert len(build()) == 7
+    assert len(build()) == 8
     assert build() == []
     assert build(time_limit=99) == []
-    assert len(build(compute_capability=("8.6",))) == 7
-    assert len(build(compute_capability=("8.6",), precision="mixed-bf16")) == 7
-    assert len(build(compute_capability=("8.6",), precision="mixed-bf16", slots=(1, 8))) == 7
+    assert len(build(compute_capability=("8.6",))) == 8
+    assert len(build(compute_capability=("8.6",), precision="mixed-bf16")) == 8
+    assert len(build(compute_capability=("8.6",), precision="mixed-bf16", slots=(1, 8))) == 8
+
+
+def test_weights_that_stay_on_the_host_are_in_the_manifest(
+    dense: Folders, tmp_path: Path, no_build: list[EngineJob]
+) -> None:
+    out = build_engines(
+        dense.bundle, tmp_path / "out", target=TENSORRT_RTX,
+        options=BuildOptions(compute_capability=("8.9",), weight_streaming=40),
+    )  # fmt: skip
+    assert all(job.weight_streaming for job in no_build)
+    assert read_manifest(out).machine["weights_on_gpu"] == 40_000_000
+
+
+def test_an_input_that_decides_sizes_is_refused(
+    library: Library, dense: Folders, tmp_path: Path
+) -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 20]>
+        g (int64[1] count, float[1] x) => (float[n] y) { y = Expand (x, count) }"""
+    )
+    path = tmp_path / "sizes.onnx"
+    path.write_bytes(model.SerializeToString())
+    job = EngineJob(TENSORRT_RTX, "sizes", str(path), "", ((1, 1),), {})
+    with pytest.raises(Refused, match="count"):
+        check_network(parse(library, library.module.Builder(library.logger), job), job)
 
 
 def test_float32_is_without_tf32(library: Library, dense: Folders, tmp_path: Path) -> None:
@@ -247,6 +273,7 @@ def test_float32_is_without_tf32(library: Library, dense: Folders, tmp_path: Pat
     job = replace(tail.job, compute_capability=("8.9",), profiles=((1, 1), (4, 1)))
     config = configure(library, builder, network, job, lambda **said: None)
     assert not config.get_flag(library.module.BuilderFlag.TF32)
+    assert config.get_flag(library.module.BuilderFlag.REQUIRE_USER_ALLOCATION)
     assert config.num_optimization_profiles == 2
     assert config.num_compute_capabilities == 1
 

@@ -246,6 +246,7 @@ def test_another_system(here: Here, make: Make, field: str, value: str) -> None:
         ("compute_capability", 8.9), ("compute_capabilities", None), ("compute_capabilities", []),
         ("compute_capabilities", "8.9"), ("compute_capabilities", ["8.9", 9]),
         ("hardware_compatibility", "all"), ("hardware_compatibility", ["none"]),
+        ("weights_on_gpu", "all"), ("weights_on_gpu", -1), ("weights_on_gpu", True),
     ],
 )  # fmt: skip
 def test_damaged_fields(here: Here, make: Make, field: str, value: Any) -> None:

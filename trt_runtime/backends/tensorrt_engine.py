@@ -18,6 +18,7 @@ from trt_runtime.contract import NEXT, TALKER, talker_graph_name
 from trt_runtime.errors import FolderError, MingError
 from trt_runtime.kernel_cache import KernelCache
 from trt_runtime.manifest import GraphEntry, Manifest, rebuild_command
+from trt_runtime.tensorrt_check import WEIGHTS_ON_GPU
 from trt_runtime.tensorrt_library import Library, TensorrtError
 
 
@@ -73,7 +74,8 @@ class Engine:
                 f"{', '.join(sorted(files))} with profiles {[list(p) for p in self.profiles]}",
             )
         self._file = files.pop()
-        self._engine = self._load(folder / self._file)
+        most_weights = manifest.machine.get(WEIGHTS_ON_GPU, 0)
+        self._engine = self._load(folder / self._file, most_weights)
         self._check_tensors()
         library = place.library
         self._config = library.runtime_config(self._engine)
@@ -122,14 +124,14 @@ class Engine:
         tokens = {tokens for _, tokens in self.profiles}
         return named == {id(entry) for entry in graphs.values()} and tokens == set(self._entries)
 
-    def _load(self, path: Path) -> Any:
+    def _load(self, path: Path, most_weights: int) -> Any:
         library, stream = self.place.library, self.place.stream
         try:
             # Mapped: a copy in memory of our own would be one beside the library's.
             with path.open("rb") as file:
                 serialized = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             with stream.ordered():
-                return library.deserialize(self.place.runtime, serialized)
+                return library.deserialize(self.place.runtime, serialized, most_weights)
         except (OSError, ValueError, TensorrtError) as error:
             raise FolderError(
                 f"{library.name} {library.version} cannot load {path}",
