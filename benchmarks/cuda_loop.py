@@ -7,7 +7,8 @@
 `record` walks some slots through a prompt and a few steps, component by component; `compare` gives
 each component the recorded inputs, so that the talker's bfloat16 is not blamed on the tail. `time`
 runs whole steps (talker, tail, audio decoder of every slot, and what the loop reads) with random
-weights of the released sizes for the talker; a hollow folder (benchmarks/hollow.py) is filled first.
+weights of the released sizes for the talker; a hollow folder (benchmarks/hollow.py) is filled
+first.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from engines.layout import build_log
+from engines.precision import FLOAT32, find_precision
 from engines.targets import Built
 from trt_runtime.contract import TensorSpec
 from trt_runtime.errors import FolderError
@@ -87,7 +88,8 @@ class BuildSettings:
     def facts(self) -> dict[str, Any]:
         """What a key is made of: of the machine, only what a build depends on."""
         machine = {k: v for k, v in self.machine.items() if k not in _NOT_OF_THE_BUILD}
-        return {**vars(self), "machine": machine}
+        plan = find_precision(self.chosen.get("precision", FLOAT32)).plan()
+        return {**vars(self), "machine": machine, "plan": plan}
 
 
 def component_key(

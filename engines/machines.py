@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 #: Where engines for "Ampere and later" begin.
 _AMPERE = (8, 0)
-#: The major version of CUDA that the libraries of this project's extras are made for.
-_CUDA = "13"
 
 
 def processor(target: Target, options: BuildOptions) -> dict[str, Any]:
@@ -117,7 +115,7 @@ def _library(library: Library, options: BuildOptions) -> dict[str, Any]:
         "library": library.name,
         "library_version": library.version,
         "version_compatible": options.version_compatible,
-        "cuda": _CUDA,
+        "cuda": library.cuda_major,
         "system": here["system"],
         "architecture": here["architecture"],
     }

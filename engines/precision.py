@@ -67,6 +67,11 @@ class Precision:
     def of(self, component: str) -> str:
         return self.components.get(component, FLOAT32)
 
+    def plan(self) -> dict[str, object]:
+        """All that decides the types of a graph, for a build's key."""
+        kept, followers = list(KEPT_FLOAT32), sorted(FOLLOWERS)
+        return {"components": dict(self.components), "kept": kept, "followers": followers}
+
     def low_type(self, component: str) -> str | None:
         """The type of the component's products; None where all of it is float32."""
         return LOW_TYPES.get(self.of(component))

@@ -41,8 +41,9 @@ WEIGHTS_ON_GPU = "weights_on_gpu"
 #: Runs on every GPU from the least compute capability on; the others on those that are listed.
 AMPERE_PLUS = "ampere_plus"
 _COMPATIBILITIES = ("none", AMPERE_PLUS, "same_compute_capability")
-#: What TensorRT-RTX 1.7 builds for: `ComputeCapability` of its binding. No data-centre GPU of 9.0.
-RTX_CAPABILITIES = ("7.5", "8.0", "8.6", "8.9", "12.0", "12.1")
+#: What TensorRT-RTX 1.7 builds our graphs for: `ComputeCapability` of its binding, which has no
+#: data-centre GPU of 9.0, but for 7.5, whose GPUs cannot compute what is stored in bfloat16.
+RTX_CAPABILITIES = ("8.0", "8.6", "8.9", "12.0", "12.1")
 #: The least that the target `cuda` needs.
 _LEAST_OF_CUDA = (8, 0)
 _CAPABILITY = re.compile(r"(\d+)\.(\d+)")

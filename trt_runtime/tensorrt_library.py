@@ -144,6 +144,19 @@ class Library:
         return self.target == TENSORRT_RTX
 
     @property
+    def cuda_major(self) -> str:
+        """The major version of CUDA that the installed package is made for, by the package's name."""
+        for distribution in _DISTRIBUTIONS[self.target]:
+            try:
+                metadata.version(distribution)
+            except metadata.PackageNotFoundError:
+                continue
+            if match := re.search(r"-cu(\d+)$", distribution):
+                return match[1]
+        # What the packages without a number in their names were made for so far.
+        return "13"
+
+    @property
     def numbers(self) -> tuple[int, ...]:
         """The version's numbers."""
         return version_numbers(self.version)
