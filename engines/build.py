@@ -245,7 +245,7 @@ def _build_in(
                     ComponentJob(
                         component, sources, entry, bundle, manifest.files, new, weights, step,
                         plan.options, plan.say, plan.target.name, plan.machine,
-                        plan.out.with_name(f"{plan.out.name}-{component}.build.log"),
+                        plan.out.with_name(f"{plan.out.name}-{component}.build.log"), plan.out,
                     )
                 )  # fmt: skip
                 if built.figures:

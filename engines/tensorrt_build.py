@@ -38,6 +38,8 @@ _LAYERS = {
 #: First versions whose parser makes native layers of the operators in :data:`_LAYERS`: TensorRT's
 #: changelog for the KV-cache update, and what was tried for TensorRT-RTX.
 _NATIVE_SINCE = {TENSORRT: (10, 15), TENSORRT_RTX: (1, 7)}
+#: In an engine folder of target `tensorrt`: what the library measured while it built.
+TIMING_CACHE = "timing.cache"
 #: Measured with TensorRT-RTX 1.7 on two cores (benchmarks/tensorrt_build.py), for the estimate:
 #: seconds a node and profile, and a gigabyte of weights; bytes held a byte of weights, and beside.
 _SECONDS_A_NODE, _SECONDS_A_GIGABYTE, _HELD, _BESIDE = 0.004, 10.0, 5.0, 0.5e9
@@ -74,6 +76,7 @@ def build_component(job: ComponentJob) -> Built:
             else (),
             ampere_and_later=machine[HARDWARE_COMPATIBILITY] == AMPERE_PLUS,
             version_compatible=job.options.version_compatible,
+            timing_cache=_timing_cache(job),
             weight_streaming=job.options.weight_streaming > 0,
         )
         figures = run_job(engine, job)
@@ -83,6 +86,19 @@ def build_component(job: ComponentJob) -> Built:
         for name, graph in job.graphs.items()
     }
     return Built(graphs, profiles=profiles, operators=prepared.forms, figures=figures)
+
+
+def _timing_cache(job: ComponentJob) -> str:
+    """The file that keeps what TensorRT measured, begun with that of the folder's last build.
+
+    "" for TensorRT-RTX, which measures where it runs and keeps its own.
+    """
+    if job.target != TENSORRT:
+        return ""
+    path, before = job.out / TIMING_CACHE, job.replaces / TIMING_CACHE
+    if not path.exists() and before.is_file():
+        path.write_bytes(before.read_bytes())
+    return str(path)
 
 
 def _written(prepared: Prepared, bundle: Path, scratch: Path) -> Path:

@@ -17,7 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from engines.tensorrt_job import EngineJob
-from engines.tensorrt_network import Refused, check_network, configure, parse
+from engines.tensorrt_network import (
+    Refused,
+    check_network,
+    configure,
+    keep_timing_cache,
+    parse,
+)
 from trt_runtime.memory import peak_memory
 from trt_runtime.tensorrt_library import Library, load_library
 
@@ -40,6 +46,8 @@ def build(job: EngineJob, library: Library) -> dict[str, Any]:
     serialized = builder.build_serialized_network(network.network, config)
     if serialized is None:
         raise Refused("The library built nothing", "; ".join(library.logger.errors))
+    if job.timing_cache:
+        keep_timing_cache(config, Path(job.timing_cache))
     part = Path(job.engine + ".part")
     part.write_bytes(serialized)
     part.rename(job.engine)

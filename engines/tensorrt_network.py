@@ -8,6 +8,7 @@ package. What has run where is in docs/tensorrt.md.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,8 @@ from typing import Any
 
 from engines.tensorrt_job import EngineJob
 from trt_runtime.tensorrt_library import Library
+
+log = logging.getLogger(__name__)
 
 #: numpy's name of a type: the library's.
 _TYPES = {"float32": "FLOAT", "float16": "HALF", "bfloat16": "BF16"}
@@ -161,9 +164,20 @@ def _add_profiles(builder: Any, config: Any, network: Any, job: EngineJob) -> No
 
 
 def _use_timing_cache(config: Any, path: Path) -> None:
-    cache = config.create_timing_cache(path.read_bytes() if path.is_file() else b"")
-    if cache is None or not config.set_timing_cache(cache, ignore_mismatch=False):
-        raise Refused("The library refuses the timing cache", str(path))
+    """Begins with what earlier builds measured; with nothing where that was on another machine."""
+    for content in ([path.read_bytes()] if path.is_file() else []) + [b""]:
+        cache = config.create_timing_cache(content)
+        if cache is not None and config.set_timing_cache(cache, ignore_mismatch=False):
+            return
+        log.warning("%s does not fit this machine: the library measures anew", path)
+    raise Refused("The library takes no timing cache", str(path))
+
+
+def keep_timing_cache(config: Any, path: Path) -> None:
+    """Writes what the build has measured, for the next component and the next build."""
+    part = path.with_name(path.name + ".part")
+    part.write_bytes(bytes(config.get_timing_cache().serialize()))
+    part.replace(path)
 
 
 def _monitor(module: Any, say: Callable[..., None]) -> Any:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import create_autospec
 
 import onnx
 import pytest
@@ -17,7 +18,14 @@ from onnx import TensorProto, helper
 from engines import build_engines, tensorrt_build, tensorrt_process
 from engines.options import BuildOptions
 from engines.tensorrt_job import EngineJob
-from engines.tensorrt_network import Refused, check_network, configure, parse
+from engines.tensorrt_network import (
+    Refused,
+    _use_timing_cache,
+    check_network,
+    configure,
+    keep_timing_cache,
+    parse,
+)
 from tests.conftest import Folders
 from tests.engines.folders import contents, leftovers
 from tests.engines.prepared import prepared
@@ -400,6 +408,35 @@ def test_ampere_and_later_is_every_gpu_from_8_0_on(
         options=BuildOptions(ampere_and_later=True),
     )  # fmt: skip
     assert {job.compute_capability for job in no_build} == {("8.0", "8.6", "8.9", "12.0", "12.1")}
+
+
+class _Cache:
+    def __init__(self, content: bytes) -> None:
+        self.content = content
+
+    def serialize(self) -> bytes:
+        return self.content + b" and more"
+
+
+def test_what_was_measured_is_kept_for_the_next_build(tmp_path: Path, library: Library) -> None:
+    """TensorRT's: no GPU is here that could measure, so the configuration is one of the binding's
+    form that keeps what it is given."""
+    config = create_autospec(library.module.IBuilderConfig, instance=True)
+    config.create_timing_cache.side_effect = _Cache
+    config.set_timing_cache.side_effect = lambda cache, ignore_mismatch: (
+        b"other" not in cache.content
+    )
+    path = tmp_path / "timing.cache"
+    for before, given in ((None, b""), (b"mine", b"mine"), (b"other's", b"")):
+        if before is not None:
+            path.write_bytes(before)
+        _use_timing_cache(config, path)
+        cache = config.set_timing_cache.call_args.args[0]
+        assert cache.content == given
+        config.get_timing_cache.return_value = cache
+        keep_timing_cache(config, path)
+        assert path.read_bytes() == given + b" and more"
+    assert [file.name for file in tmp_path.iterdir()] == ["timing.cache"]
 
 
 def test_a_job_survives_its_file() -> None:
