@@ -51,7 +51,8 @@ class ComponentJob:
     `step(name)` is held while one thing is built: it gives a scratch folder, and afterwards a line
     of progress and the figures of the manifest. `say` shows a line; `machine` is what the manifest
     will say of the machine; `failed_log` is where a log is kept of a build that fails; `replaces`
-    is the folder that the engines will replace, if there is one. Everything else is as in :class:`GraphJob`.
+    is the folder that the engines will replace, if there is one. Everything else is as in
+    :class:`GraphJob`.
     """
 
     name: str
