@@ -145,7 +145,7 @@ class Library:
 
     @property
     def cuda_major(self) -> str:
-        """The major version of CUDA that the installed package is made for, by the package's name."""
+        """The major version of CUDA that the installed package is made for, by its name."""
         for distribution in _DISTRIBUTIONS[self.target]:
             try:
                 metadata.version(distribution)
