@@ -70,8 +70,8 @@ _TABLE = (
     Budget("loop.stops", "loop", "stops", "count", 0.0, 0.0),
     Budget("loop.rows", "loop", "rows", "relative", 0.0, 0.0),
     Budget("loop.snr", "loop", "audio", "snr", 80.0, None),
-    Budget("loop.log_mel", "loop", "audio", "log_mel", 0.01, None),
-    Budget("loop.stft", "loop", "audio", "stft", 0.01, None),
+    Budget("loop.log_mel", "loop", "audio", "log_mel", 1e-3, None),
+    Budget("loop.stft", "loop", "audio", "stft", 1e-3, None),
     # Stored numbers that differ, of bundles and checkpoints.
     Budget("weights", "weights", "differing", "count", 0.0, 0.0),
     # Graphs of bundles whose nodes differ, also those that a bundle's loop does not run.

@@ -30,7 +30,8 @@ class Inputs:
 
     wave: (samples,) float32. seed: of the noise of the loop. initial_noise: (steps, slots, patch,
     latent_dim), diffusion_noise: (steps, slots, solver_steps - 1, patch, latent_dim), both float32:
-    of the components' probes, whose number of steps they give.
+    of the components' probes, whose number of steps they give. chunks: tokens of a prefill call, of
+    either side.
     """
 
     seed: int
@@ -39,6 +40,7 @@ class Inputs:
     wave: NDArray[np.float32]
     initial_noise: NDArray[np.float32]
     diffusion_noise: NDArray[np.float32]
+    chunks: tuple[int, ...]
 
     @property
     def slots(self) -> int:
@@ -76,6 +78,7 @@ def seeded_inputs(geometry: Geometry, other: Geometry, seed: int) -> Inputs:
         wave=_LOUDNESS * normal(seed, 2, Stream.POSTERIOR, (min(samples, limit),)),
         initial_noise=np.stack([[n.initial(step) for n in noise] for step in steps]),
         diffusion_noise=np.stack([[n.diffusion(step) for n in noise] for step in steps]),
+        chunks=tuple(sorted({*geometry.prefill_chunks, *other.prefill_chunks})),
     )
 
 
@@ -112,7 +115,7 @@ def recorded_inputs(path: Path, geometry: Geometry, other: Geometry, seed: int) 
             f"token_ids from 0 to {g.vocab_size - 1}, at most {longest} a prompt",
             f"{ids.min()} to {ids.max()}, {ids.shape[1]} a prompt",
         )
-    return Inputs(seed, **found)
+    return Inputs(seed, **found, chunks=drawn.chunks)
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:

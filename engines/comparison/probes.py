@@ -57,9 +57,9 @@ class Probe:
 def walk(side: Side, inputs: Inputs) -> dict[str, np.ndarray]:
     """What every probe may be given: the inputs, and A's own values on the way through the loop.
 
-    prompts: (slots, tokens, talker_hidden); lengths: (slots,) int64, of the prompts; of each step
-    and slot hidden and embeddings (1, talker_hidden), history (history, latent_dim), patches
-    (patch, latent_dim).
+    prompts: (slots, tokens, talker_hidden); lengths: (slots,) int64, of the prompts; cut: (calls,)
+    int64, of prompts that a prefill call of each size holds; of each step and slot hidden and
+    embeddings (1, talker_hidden), history (history, latent_dim), patches (patch, latent_dim).
     """
     ids = inputs.token_ids
     prompts = np.stack([embed_tokens(side.backend, side.geometry, row) for row in ids])
@@ -87,6 +87,7 @@ def walk(side: Side, inputs: Inputs) -> dict[str, np.ndarray]:
         "diffusion_noise": inputs.diffusion_noise,
         "prompts": prompts,
         "lengths": lengths,
+        "cut": np.array([min(size, ids.shape[1]) for size in inputs.chunks], np.int64),
     } | {name: np.stack(values) for name, values in rows.items()}
 
 
@@ -112,11 +113,10 @@ def _speaker_projection(side: Side, feed: Feed) -> Outputs:
 def _talker_prefill(side: Side, feed: Feed) -> Outputs:
     """The last hidden state of prompts that end in the middle of chunks of every size."""
     prompts, lengths = feed["prompts"], feed["lengths"]
-    chunks = side.geometry.prefill_chunks
     rows = [_prefilled(side, prompts, lengths).hidden.read().copy()]
     # A prompt of one call a chunk size: an error of a size is not hidden by the others.
-    for size in chunks:
-        short = np.full(len(prompts), min(size, prompts.shape[1]), np.int64)
+    for size in feed["cut"]:
+        short = np.full(len(prompts), size, np.int64)
         rows.append(_prefilled(side, prompts, short).hidden.read().copy())
     return {"hidden": np.stack(rows)}
 
@@ -224,7 +224,7 @@ _TABLE = (
         "speaker_projection", SPEAKER_PROJECTION, ("speaker_embedding",), _speaker_projection,
         graph=SPEAKER_PROJECTION,
     ),
-    Probe("talker_prefill", TALKER, _PROMPT, _talker_prefill),
+    Probe("talker_prefill", TALKER, (*_PROMPT, "cut"), _talker_prefill),
     Probe("talker_decode", TALKER, (*_PROMPT, "embeddings"), _talker_decode),
     Probe("flow", "flow", _TAIL, _flow),
     Probe(
