@@ -17,7 +17,8 @@ from engines.comparison.metrics import relative_error
 from engines.comparison.sides import CHECKPOINT, Side
 from engines.comparison.stored_tensors import IN_GRAPH, TensorDifference
 from engines.graph_inputs import graph_inputs
-from trt_runtime.manifest import BUNDLE, Manifest, read_manifest
+from trt_runtime.contract import NEXT
+from trt_runtime.manifest import BUNDLE, GraphEntry, Manifest, read_manifest
 
 log = logging.getLogger(__name__)
 
@@ -123,44 +124,46 @@ def isolated(
 ) -> list[Finding]:  # fmt: skip
     """What is first apart in each graph of `components`, and in those of `names`.
 
-    One finding a component says where it cannot be looked for, and what to do.
+    A finding without a tensor says why there is none, and what to do where it cannot be looked for.
     """
     a, b = pair
     wanted, named = set(components), set(names)
     findings: list[Finding] = []
     for name, entry in a.manifest.graphs.items():
-        if entry.component not in wanted and name not in named:
+        component = entry.component
+        if component not in wanted and name not in named:
             continue
-        other = b.manifest.graphs.get(name)
-        if other is None:
-            why = f"B has no graph {name}: compare with the bundle that B was built from"
-            findings.append(Finding(name, entry.component, budget, why=why))
-        elif other.inputs != entry.inputs:
-            why = "the graphs have inputs of other shapes: export both with the same options"
-            findings.append(Finding(name, entry.component, budget, why=why))
-        else:
-            alike = a.exported and b.exported
-            given = feeds(a, name, seed)
-            findings.append(
-                isolate(
-                    name,
-                    entry.component,
-                    a.marked(name),
-                    b.marked(name),
-                    given,
-                    budget,
-                    alike=alike,
-                )
-            )
-    lost = wanted - {finding.component for finding in findings}
-    for component in sorted(lost & set(b.manifest.components)):
-        backend = b.manifest.components[component].backend
-        why = (
-            f"B runs {component} by {backend or 'no graph'}, without a graph: compare with the "
-            "bundle that it was built from, and look into its kernels (tests/operators)"
+        if why := _why_not(b.manifest, name, entry):
+            # Once a component that has no graphs at all, not once a graph.
+            finding = Finding(name, component, budget, why=why)
+            if all((f.component, f.why) != (component, why) for f in findings):
+                findings.append(finding)
+            continue
+        given = feeds(a, name, seed)
+        alike = a.exported and b.exported
+        # What lies in a cache past the positions is nobody's: kernels leave it as it was, or not.
+        ignored = () if alike else [state + NEXT for state in entry.in_place]
+        marked = a.marked(name), b.marked(name)
+        findings.append(
+            isolate(name, component, *marked, given, budget, alike=alike, ignored=ignored)
         )
-        findings.append(Finding(component, component, budget, why=why))
     return findings
+
+
+def _why_not(b: Manifest, name: str, entry: GraphEntry) -> str:
+    """Why B's graph cannot be looked into, and what to do; "" where it can."""
+    other = b.graphs.get(name)
+    if other is not None:
+        same = other.inputs == entry.inputs
+        return "" if same else "its inputs have other shapes: export both with the same options"
+    component = b.components.get(entry.component)
+    if component is not None and component.tensors:
+        return (
+            f"B runs {entry.component} by {component.backend}, which has no graph: compare the "
+            "bundle that B was built from; if that is good, the fault is in the kernels or in what "
+            "was built for them"
+        )
+    return f"B has no graph {name}: compare the bundle that B was built from"
 
 
 def readers(

@@ -73,11 +73,12 @@ class _Pair:
     a: MarkedGraph
     b: MarkedGraph
     feed: Mapping[str, np.ndarray]
+    ignored: frozenset[str] = frozenset()
     runs: int = 0
 
     def __post_init__(self) -> None:
         self.errors: dict[str, float] = dict.fromkeys(self.feed, 0.0)
-        self.common = self.a.computed & self.b.computed
+        self.common = (self.a.computed & self.b.computed) - self.ignored
         self.narrow = bool(self.a.narrow or self.b.narrow)
 
     def differing(self, names: Sequence[str], budget: float) -> list[str]:
@@ -93,22 +94,25 @@ class _Pair:
 
 def isolate(
     graph: str, component: str, a: MarkedGraph, b: MarkedGraph, feeds: Sequence[Mapping[str, Any]],
-    budget: float, *, alike: bool,
+    budget: float, *, alike: bool, ignored: Sequence[str] = (),
 ) -> Finding:  # fmt: skip
     """The first node of the graph that leaves the budget while what it reads is within it.
 
     `alike`: the graphs are the exporter's on both sides, of which equal ones give equal bits. Where
-    nothing is beyond the budget, it is then the first node with any difference.
+    nothing is beyond the budget, it is then the first node with any difference. `ignored`: tensors
+    that need not agree.
     """
     for allowed in (budget, 0.0) if alike else (budget,):
         for feed in feeds:
-            pair = _Pair(a, b, feed)
+            pair = _Pair(a, b, feed, frozenset(ignored))
             found = pair.differing(a.outputs, allowed)
             if found:
                 return _first(graph, component, pair, found, allowed)
-    return Finding(
-        graph, component, budget, why="on a CPU both graphs give the same for the same inputs"
+    why = (
+        "both graphs give the same for the same inputs on a CPU: the fault is in what runs B, or "
+        "shows with other inputs (--seed)"
     )
+    return Finding(graph, component, budget, why=why)
 
 
 def _first(graph: str, component: str, pair: _Pair, differing: list[str], budget: float) -> Finding:
