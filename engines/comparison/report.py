@@ -11,10 +11,13 @@ from typing import Any
 from engines.comparison.budgets import Budget
 from engines.comparison.drift import Drift
 from engines.comparison.isolate import Finding
+from engines.comparison.metrics import COUNT, METRICS
 from engines.comparison.stored_tensors import TensorDifference
 
 #: Tensors and findings that the table names; the JSON has all.
 _NAMED = 20
+#: Nodes that the table names of those that read a tensor: the unrolled tail has it every step.
+_READERS = 3
 
 
 @dataclass(frozen=True)
@@ -113,7 +116,7 @@ class Report:
             limit = "not judged" if row.limit is None else f"budget {row.limit:.3g}"
             verdict = "" if row.limit is None else ("  good" if row.good else "  EXCEEDED")
             yield (
-                f"{row.name:<{width}}  {row.metric:<8}  {row.value:>9.3g}  {limit:<14}"
+                f"{row.name:<{width}}  {row.metric:<8}  {_shown(row):>10}  {limit:<14}"
                 f"  {row.precision:<7}{verdict}"
             )
         for name, why in self.skipped.items():
@@ -129,7 +132,8 @@ class Report:
         if self.passed:
             yield f"B is within every budget of A ({self.seconds:.1f} s)"
         else:
-            yield f"B is NOT A: {', '.join(self.components) or 'the loop'} ({self.seconds:.1f} s)"
+            where = ", ".join(self.components) or "the loop"
+            yield f"B is OUTSIDE its budgets: {where} ({self.seconds:.1f} s)"
 
     def _drift_lines(self) -> Iterator[str]:
         drift = self.drift
@@ -153,17 +157,28 @@ class Report:
         if not self.weights:
             return
         yield ""
-        yield f"{len(self.weights)} stored tensors differ"
+        yield f"stored tensors that differ: {len(self.weights)}"
         for difference in self.weights[:_NAMED]:
             form = f" ({difference.form})" if difference.form else ""
             yield (
                 f"  {difference.name}: {difference.differing:,} of {difference.numbers:,} numbers, "
                 f"relative error {difference.error:.2e}{form}"
             )
-            for reader in self.readers.get(difference.name, []):
+            nodes = self.readers.get(difference.name, [])
+            for reader in nodes[:_READERS]:
                 yield f"    read by {reader}"
+            if len(nodes) > _READERS:
+                yield f"    and by {len(nodes) - _READERS} more"
         if len(self.weights) > _NAMED:
             yield f"  and {len(self.weights) - _NAMED} more (--json names them)"
+
+
+def _shown(row: Row) -> str:
+    """The value with its unit; a count as a whole number."""
+    unit = METRICS[row.metric].unit
+    if row.metric == COUNT.name:
+        return f"{row.value:,.0f}"
+    return f"{row.value:.3g}{f' {unit}' if unit else ''}"
 
 
 def _finding_lines(finding: Finding) -> Iterator[str]:
