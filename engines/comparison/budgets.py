@@ -72,6 +72,8 @@ _TABLE = (
     Budget("loop.snr", "loop", "audio", "snr", 80.0, None),
     Budget("loop.log_mel", "loop", "audio", "log_mel", 1e-3, None),
     Budget("loop.stft", "loop", "audio", "stft", 1e-3, None),
+    # Tokenizer and speaker encoder, of folders that have them.
+    Budget("files", "files", "differing", "count", 0.0, 0.0),
     # Stored numbers that differ, of bundles and checkpoints.
     Budget("weights", "weights", "differing", "count", 0.0, 0.0),
     # Graphs of bundles whose nodes differ, also those that a bundle's loop does not run.

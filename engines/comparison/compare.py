@@ -25,7 +25,12 @@ from engines.comparison.probes import PROBES, Outputs, walk
 from engines.comparison.report import Report, Row
 from engines.comparison.runners import measured, outputs_of, run_both
 from engines.comparison.sides import FLOAT32, MIXED, Side, open_sides
-from engines.comparison.stored_tensors import IN_GRAPH, comparable, differing_tensors
+from engines.comparison.stored_tensors import (
+    IN_GRAPH,
+    comparable,
+    differing_files,
+    differing_tensors,
+)
 from trt_runtime.errors import NumericError, UserError
 from trt_runtime.noise import LARGEST_SEED, check_seed
 from trt_runtime.whole_file import written_beside
@@ -125,6 +130,9 @@ class _Work:
 
     def weights(self) -> None:
         """Stored numbers of both, by content; then the graphs whose nodes differ."""
+        if all(side.manifest is not None for side in self.sides):
+            self.report.files = differing_files(self.sides)
+            self.add("files", "", float(len(self.report.files)), FLOAT32)
         if not comparable(self.sides):
             self.report.skipped["weights"] = "engines store other tensors than a bundle"
             return

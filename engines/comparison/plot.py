@@ -70,7 +70,9 @@ def drawn(drift: Drift, a: np.ndarray, b: np.ndarray, sample_rate: int) -> bytes
 
 def _levels(wave: np.ndarray) -> np.ndarray:
     """(frequencies, frames) in dB."""
-    return 20 * np.log10(np.maximum(np.abs(stft(wave, *_SPECTRUM)), 1e-10)).T
+    # What is not finite has no colour; the report says that it is there.
+    magnitudes = np.nan_to_num(np.abs(stft(np.nan_to_num(wave), *_SPECTRUM)))
+    return 20 * np.log10(np.maximum(magnitudes, 1e-10)).T
 
 
 def _image(

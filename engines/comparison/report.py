@@ -55,6 +55,8 @@ class Report:
     steps: int
     rows: list[Row] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
+    files: list[str] = field(default_factory=list)
+    """Files beside the graphs that differ."""
     weights: list[TensorDifference] = field(default_factory=list)
     readers: dict[str, list[str]] = field(default_factory=dict)
     """By name of a tensor that differs, the nodes that read it (with `isolate`)."""
@@ -75,6 +77,7 @@ class Report:
     def components(self) -> list[str]:
         """The components outside a budget, in the order of the loop; of stored numbers theirs."""
         named = [row.component for row in self.exceeded if row.component]
+        named += [name.partition(".")[0] for name in self.files]
         named += [difference.component for difference in self.weights]
         return list(dict.fromkeys(named))
 
@@ -90,6 +93,7 @@ class Report:
             "components": self.components,
             "rows": [asdict(row) for row in self.rows],
             "skipped": self.skipped,
+            "files": self.files,
             "weights": [difference.to_json() for difference in self.weights],
             "readers": self.readers,
             "drift": None
@@ -154,6 +158,9 @@ class Report:
         )
 
     def _weight_lines(self) -> Iterator[str]:
+        if self.files:
+            yield ""
+            yield f"files that differ: {', '.join(self.files)}"
         if not self.weights:
             return
         yield ""

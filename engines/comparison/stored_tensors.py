@@ -11,10 +11,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from engines.comparison.metrics import relative_error
 from engines.comparison.sides import CHECKPOINT, Side
 from engines.graph_file import all_tensors, read_graph
-from trt_runtime.manifest import BUNDLE, Manifest, StoredTensor
+from trt_runtime.manifest import BUNDLE, SPEAKER_ENCODER, TOKENIZER, Manifest, StoredTensor
 from trt_runtime.raw_tensors import read_chunks
 
 #: Between the name of a graph and that of a tensor in its file.
@@ -35,8 +34,21 @@ class Numbers:
             whole.update(part.view(np.uint8).data)
         return whole.hexdigest()
 
-    def values(self) -> np.ndarray:
-        return np.concatenate([*self.parts(), np.zeros(0)]).astype(np.float64)
+
+def pieces(a: Numbers, b: Numbers) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Both tensors side by side as float64, a few megabytes at a time, however each is cut."""
+    parts = [(part for part in side.parts() if len(part)) for side in (a, b)]
+    rest = [np.zeros(0), np.zeros(0)]
+    while True:
+        for index, part in enumerate(parts):
+            if not len(rest[index]):
+                rest[index] = next(part, rest[index])
+        count = min(map(len, rest))
+        if not count:
+            return
+        x, y = (values[:count].astype(np.float64) for values in rest)
+        yield x, y
+        rest = [values[count:] for values in rest]
 
 
 @dataclass(frozen=True)
@@ -76,6 +88,15 @@ def differing_tensors(sides: tuple[Side, Side]) -> list[TensorDifference]:
     return [difference for difference in found if difference is not None]
 
 
+def differing_files(sides: tuple[Side, Side]) -> list[str]:
+    """The files beside the graphs that decide what is said, and that two folders have not alike."""
+    a, b = (side.manifest for side in sides)
+    if a is None or b is None:
+        return []
+    names = (TOKENIZER, SPEAKER_ENCODER)
+    return [name for name in names if a.files.get(name) != b.files.get(name)]
+
+
 def component_of(name: str) -> str:
     """The component that a parameter is of, or the graph that a constant is in."""
     return name.split(IN_GRAPH)[0].split(".")[0]
@@ -98,12 +119,18 @@ def _difference(name: str, a: Numbers | None, b: Numbers | None) -> TensorDiffer
         form = ""
         if a.digest() == b.digest():
             return None
-    x, y = a.values(), b.values()
-    # NaN is unequal to itself; equal bits are no difference.
-    differing = int((~((x == y) | (np.isnan(x) & np.isnan(y)))).sum())
-    if not differing and form:
+    differing, largest, scale = 0, 0.0, 0.0
+    for x, y in pieces(a, b):
+        # NaN is unequal to itself; in both it is no difference.
+        differing += int((~((x == y) | (np.isnan(x) & np.isnan(y)))).sum())
+        difference = np.abs(y - x)
+        largest = max(largest, float(np.nan_to_num(difference, nan=np.inf).max(initial=0.0)))
+        scale = max(scale, float(np.nan_to_num(np.abs(x)).max(initial=0.0)))
+    if not differing:
+        # The same numbers in another form, or -0 for 0.
         return None
-    return TensorDifference(name, component, count, differing, relative_error(y, x), form)
+    error = largest / scale if scale else float("inf")
+    return TensorDifference(name, component, count, differing, error, form)
 
 
 def _parameters(side: Side) -> dict[str, Numbers]:

@@ -19,12 +19,13 @@ from engines.comparison.metrics import METRICS, relative_error
 from engines.comparison.probes import PROBES, walk
 from engines.comparison.report import Report
 from engines.comparison.sides import FLOAT32, MIXED, Side, check_same_model, open_sides
+from engines.comparison.stored_tensors import Numbers, pieces
 from engines.comparison.torch_reference import TorchBackend
 from export import ExportOptions
 from export.geometry import geometry_of
 from tests.conftest import Folders
 from tests.engines.comparing import status_of
-from tests.engines.plants import copied, parameters, plant
+from tests.engines.plants import copied, parameters, plant, relist
 from trt_runtime.contract import FLOW_STEP
 from trt_runtime.manifest import MANIFEST, Manifest, read_manifest
 
@@ -164,6 +165,47 @@ def test_a_mistake_shows_in_the_decision_to_stop(dense: Folders, tmp_path: Path)
     assert {"loop.stops", "stop_head"} <= {r.name for r in report.exceeded}
     # Only what decides is wrong: what is said stays the same.
     assert row(report, "loop.latents") == 0.0
+
+
+def test_numbers_that_are_not_finite_are_outside_and_not_an_error(
+    dense: Folders, tmp_path: Path
+) -> None:
+    wrong = copied(dense.bundle, tmp_path / "wrong")
+    for name in ("flow.final_bias", "audio_encoder.latent_bias"):
+        assert plant(wrong, parameters(wrong)[name], lambda values: values * np.nan)
+    files = ("--json", tmp_path / "report.json", "--plot", tmp_path / "drift.png")
+    assert status_of(dense.bundle, wrong, "--steps", "2", "--isolate", *files) == 1
+    report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+    assert {"flow", "audio_encoder"} <= set(report["components"])
+    assert "NaN" in report["skipped"]["audio_encoder"]
+    read = {n for f in report["isolated"] for node in f["b"] for n in node["initializers"]}
+    assert {"flow.final_bias", "audio_encoder.latent_bias"} <= read
+
+
+def test_another_tokenizer_is_found(dense: Folders, tmp_path: Path) -> None:
+    wrong = copied(dense.engines, tmp_path / "wrong")
+    with (wrong / "tokenizer.json").open("a", encoding="utf-8") as file:
+        file.write(" ")
+    relist(wrong)
+    report = quick(dense.engines, wrong)
+    assert [r.name for r in report.exceeded] == ["files"]
+    assert report.components == ["tokenizer"]
+    assert "tokenizer.json" in "\n".join(report.lines())
+
+
+def test_tensors_are_compared_however_they_are_cut() -> None:
+    values = np.arange(10, dtype=np.float32)
+    other = values.copy()
+    other[7] = -7
+
+    def cut(array: np.ndarray, *places: int) -> Numbers:
+        return Numbers("float32", (10,), lambda: iter(np.split(array, places)))
+
+    a, b = cut(values, 3, 3, 8), cut(other, 5)
+    x, y = (np.concatenate(parts) for parts in zip(*pieces(a, b), strict=True))
+    np.testing.assert_array_equal(x, values)
+    np.testing.assert_array_equal(y, other)
+    assert a.digest() == cut(values, 1).digest() != b.digest()
 
 
 def test_rows_of_a_batch_that_differ_are_found(
