@@ -11,9 +11,10 @@ from engines.comparison.sides import FLOAT32
 from trt_runtime.errors import UserError
 
 #: Two float32 evaluations that differ in the order of their sums. Measured: at most 9.4e-7 between
-#: PyTorch, bundles and engines of both goldens' models on a CPU, 8.5e-7 on an H200
-#: (benchmarks/results/cuda-compare-*.json). The rest is for deeper models. Each of the
-#: 184 tensors of the dense golden times 1.01 moves its component by 1.7e-4 or more.
+#: PyTorch, bundles and engines of both goldens' models on a CPU and 4.8e-6 of the embedded voice,
+#: which is trained; 8.5e-7 on an H200 (benchmarks/results/cuda-compare-*.json). The rest is for
+#: deeper models. Each of the 184 tensors of the dense golden times 1.01 moves its component by
+#: 1.7e-4 or more.
 _ROUNDING = 2e-5
 
 
@@ -64,13 +65,14 @@ _TABLE = (
     Budget("audio_encoder.mean", "audio_encoder", "mean", "relative", _ROUNDING, 0.02),
     Budget("audio_encoder.std", "audio_encoder", "std", "relative", _ROUNDING, 0.02),
     Budget("language_head", "language_head", "logits", "relative", _ROUNDING, 0.02),
-    # Free-running: every step is given the errors of all before it. Below float32 two runs part,
-    # as two seeds would, and only their decisions are judged.
-    Budget("loop.latents", "loop", "latents", "norm", 1e-4, None),
+    # Free-running: every step is given the errors of all before it. Measured with a trained model
+    # (the embedded voice, 50 steps of speech): 1.3e-4, 73 dB, 6e-4 dB, 1.5e-4. Below float32 two
+    # runs part, as two seeds would, and only their decisions are judged.
+    Budget("loop.latents", "loop", "latents", "norm", 5e-4, None),
     Budget("loop.stops", "loop", "stops", "count", 0.0, 0.0),
     Budget("loop.rows", "loop", "rows", "relative", 0.0, 0.0),
-    Budget("loop.snr", "loop", "audio", "snr", 80.0, None),
-    Budget("loop.log_mel", "loop", "audio", "log_mel", 1e-3, None),
+    Budget("loop.snr", "loop", "audio", "snr", 65.0, None),
+    Budget("loop.log_mel", "loop", "audio", "log_mel", 2e-3, None),
     Budget("loop.stft", "loop", "audio", "stft", 1e-3, None),
     # Tokenizer and speaker encoder, of folders that have them.
     Budget("files", "files", "differing", "count", 0.0, 0.0),

@@ -25,6 +25,7 @@ from engines.comparison.probes import PROBES, Outputs, walk
 from engines.comparison.report import Report, Row
 from engines.comparison.runners import measured, outputs_of, run_both
 from engines.comparison.sides import FLOAT32, MIXED, Side, open_sides
+from engines.comparison.spoken_prompts import spoken_prompts
 from engines.comparison.stored_tensors import (
     IN_GRAPH,
     comparable,
@@ -80,6 +81,13 @@ def compare(
     json_path, plot_path = (None if p is None else Path(p) for p in (json, plot))
     if plot_path is not None:
         check_plot(plot_path)
+    if json_path is not None and json_path == plot_path:
+        raise UserError(
+            "The report and the picture have one name",
+            expected="two files",
+            found=str(json_path),
+            do="give --json and --plot other names",
+        )
     for path in (json_path, plot_path):
         if path is not None:
             # Whether it can be written, before the work is done.
@@ -92,12 +100,13 @@ def compare(
         if inputs is None
         else recorded_inputs(Path(inputs), *geometries, seed)
     )
-    check_steps(sides, given.token_ids.shape[1], steps)
+    prompts = spoken_prompts(sides) if given.spoken else given.token_ids
+    check_steps(sides, max(prompts.shape[1], given.token_ids.shape[1]), steps)
     report = Report(str(sides[0]), str(sides[1]), seed, steps)
     work = _Work(sides, given, overrides, report, progress or log.info)
     work.weights()
     work.components()
-    waves = work.loop(steps)
+    waves = work.loop(prompts, steps)
     if isolate and not report.passed:
         work.isolate()
     report.seconds = time.perf_counter() - started
@@ -174,11 +183,14 @@ class _Work:
         for budget, _ in judged:
             self.add(budget.name, component, values[budget.name], precision)
 
-    def loop(self, steps: int) -> tuple[np.ndarray, np.ndarray]:
-        """Both loops with shared noise; what their first requests say, (samples,) each."""
+    def loop(self, prompts: np.ndarray, steps: int) -> tuple[np.ndarray, np.ndarray]:
+        """Both loops with shared noise; what their first requests say, (samples,) each.
+
+        prompts: (slots, tokens) int64, the shorter ones padded.
+        """
         self.say(f"running both loops for {steps} steps")
         given = {
-            "token_ids": self.inputs.token_ids,
+            "token_ids": prompts,
             "seed": np.array(self.report.seed, np.uint64),
             "steps": np.array(steps),
         }
@@ -209,8 +221,10 @@ class _Work:
         allowed = self.limit(budget, FLOAT32)
         assert allowed is not None
         components = {row.component for row in report.exceeded if row.component}
-        if "flow" in components:
-            components.add("tail")
+        unrolled = any(side.unrolled for side in self.sides)
+        if "flow" in components and (unrolled or comparable(self.sides)):
+            # The same weights in one graph: what a side runs, or what a bundle also holds.
+            components = components - ({"flow"} if unrolled else set()) | {"tail"}
         named = {d.name.split(IN_GRAPH)[0] for d in report.weights if IN_GRAPH in d.name}
         with ExitStack() as stack:
             self.say("looking for the first node that differs")

@@ -9,6 +9,7 @@ import numpy as np
 from engines.comparison.inputs import GUIDANCE, NOISE_SCALE, Feed
 from engines.comparison.probes import Outputs
 from engines.comparison.sides import Side
+from engines.comparison.spoken_prompts import without_padding
 from trt_runtime.audio_decoder import AudioDecoder
 from trt_runtime.batch import Batch
 from trt_runtime.errors import UserError
@@ -96,7 +97,7 @@ def _steps(
     history = np.zeros((g.history, g.latent_dim), np.float32)
     slots = [batch.join(guidance=GUIDANCE, noise_scale=NOISE_SCALE, history=history) for _ in seeds]
     for slot, row in zip(slots, ids, strict=True):
-        slot.prefill(embed_tokens(side.backend, g, row))
+        slot.prefill(embed_tokens(side.backend, g, without_padding(row)))
     latents, stops, hidden = [], [], []
     for step in range(steps):
         for slot, source in zip(slots, noise, strict=True):

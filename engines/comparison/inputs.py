@@ -31,7 +31,7 @@ class Inputs:
     wave: (samples,) float32. seed: of the noise of the loop. initial_noise: (steps, slots, patch,
     latent_dim), diffusion_noise: (steps, slots, solver_steps - 1, patch, latent_dim), both float32:
     of the components' probes, whose number of steps they give. chunks: tokens of a prefill call, of
-    either side.
+    either side. spoken: whether the loop speaks sentences, and not these token_ids.
     """
 
     seed: int
@@ -41,6 +41,7 @@ class Inputs:
     initial_noise: NDArray[np.float32]
     diffusion_noise: NDArray[np.float32]
     chunks: tuple[int, ...]
+    spoken: bool = True
 
     @property
     def slots(self) -> int:
@@ -115,7 +116,7 @@ def recorded_inputs(path: Path, geometry: Geometry, other: Geometry, seed: int) 
             f"token_ids from 0 to {g.vocab_size - 1}, at most {longest} a prompt",
             f"{ids.min()} to {ids.max()}, {ids.shape[1]} a prompt",
         )
-    return Inputs(seed, **found, chunks=drawn.chunks)
+    return Inputs(seed, **found, chunks=drawn.chunks, spoken="token_ids" not in arrays)
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:

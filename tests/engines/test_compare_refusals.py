@@ -78,6 +78,13 @@ def test_places_that_cannot_be_written(
     assert [path.name for path in tmp_path.iterdir()] == ["folder.png"]
 
 
+def test_two_files_of_one_name(
+    dense: Folders, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = ("--json", tmp_path / "x.png", "--plot", tmp_path / "x.png")
+    assert "two files" in refused(capsys, dense.bundle, dense.bundle, *files)
+
+
 def test_an_error_while_comparing_leaves_nothing(
     dense: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
