@@ -45,11 +45,13 @@ def speak(peer: str, checkpoint: Path, work: Path, steps: int, threads: int) -> 
     if peer.startswith("torch-"):
         import torch
 
-        from benchmarks.torch_backend import TorchBackend
+        from engines.comparison.torch_reference import TorchBackend
+        from export.checkpoint import Checkpoint
 
         manifest = read_manifest(bundle)
         dtype = getattr(torch, peer.removeprefix("torch-"))
-        backend = TorchBackend(bundle, manifest, checkpoint, dtype, threads)
+        source = Checkpoint.open(checkpoint)
+        backend = TorchBackend(source, manifest.geometry, dtype=dtype, threads=threads)
         opened = OpenFolder(bundle, manifest, backend)
     else:
         opened = open_folder(work / "engines" if peer == "engines" else bundle, threads=threads)

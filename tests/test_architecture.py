@@ -67,6 +67,8 @@ MAY_NEED = {
 PLUGINS = ROOT / "trt_runtime" / "plugins"
 PLUGINS_NEED = {"torch", "triton"}
 ON_DEVICE = ROOT / "trt_runtime" / "backends" / "device_buffer.py"
+#: The only file of `engines` that needs torch: a checkpoint as the reference of a comparison.
+TORCH_REFERENCE = ROOT / "engines" / "comparison" / "torch_reference.py"
 #: Where the rooms are used that no wheel holds; neither is used by a room.
 OUTSIDE = {"training": ("benchmarks", "tests", "training"), "benchmarks": ("benchmarks", "tests")}
 
@@ -127,6 +129,7 @@ def test_rooms_need_only_their_dependencies(room: str) -> None:
             package = module.split(".")[0]
             if top and package not in own:
                 allowed = MAY_NEED[room] | (PLUGINS_NEED if PLUGINS in path.parents else set())
+                allowed |= {"torch"} if path == TORCH_REFERENCE else set()
                 assert package in allowed, f"{path.relative_to(ROOT)} needs {module}"
 
 
@@ -135,6 +138,7 @@ def test_rooms_never_import_what_they_do_without(room: str) -> None:
     for path in sources(room):
         needed = PLUGINS in path.parents or path == ON_DEVICE
         never = NEVER[room] - (PLUGINS_NEED if needed else set())
+        never -= {"torch"} if path == TORCH_REFERENCE else set()
         for module, _ in imports(path):
             assert not within(module, never), f"{path.relative_to(ROOT)} imports {module}"
 

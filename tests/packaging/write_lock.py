@@ -16,12 +16,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCK = ROOT / "requirements.lock"
-EXTRA = "dev"  # has cpu, engines, export, listen, plots and text in it
+EXTRA = "dev"  # has compare, cpu, engines, export, listen, plots and text in it
 OLDEST = (3, 11)
 
 HEADER = """\
-# Constraints, not requirements: every package that `.[dev]` (with cpu, engines, export, listen,
-# plots and text) installs on Python 3.11 for Linux.
+# Constraints, not requirements: every package that `.[dev]` (with compare, cpu, engines, export,
+# listen, plots and text) installs on Python 3.11 for Linux.
 #
 #   pip install -c requirements.lock -e '.[dev]'
 #

@@ -21,6 +21,7 @@ from trt_runtime.cli import Command, standard_output
 EXTRAS: dict[str, tuple[str, ...]] = {
     "export": ("huggingface_hub", "ml_dtypes", "onnx", "onnx_ir", "onnxscript", "torch"),
     "engines": ("ml_dtypes", "onnx"),
+    "compare": ("matplotlib", "ml_dtypes", "onnx", "polygraphy"),
     "text": ("wetext",),
     "tensorrt": ("cuda.bindings", "polygraphy", "tensorrt"),
     "tensorrt-rtx": ("cuda.bindings", "polygraphy", "tensorrt_rtx"),
