@@ -24,7 +24,7 @@ from trt_runtime.manifest import read_manifest
 from trt_runtime.tensorrt_library import TENSORRT_RTX, load_library
 
 CAPABILITIES = ("8.0", "8.6", "8.9", "12.0")
-PRECISIONS = ("float32", "mixed-bf16")
+PRECISIONS = ("float32", "mixed")
 SLOTS = (1, 2, 4, 8)
 
 

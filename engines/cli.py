@@ -55,7 +55,8 @@ def parser() -> argparse.ArgumentParser:
     chosen = result.add_argument_group("of a target (build-engines --list-targets)")
     chosen.add_argument(
         "--precision",
-        help="float32 (default), mixed-bf16 or mixed-fp16: products low, the rest float32",
+        help="float32 (default); mixed: products in 16 bits, float16 or bfloat16 as suits each"
+        " component, the rest float32; mixed-bf16 and mixed-fp16: in that type everywhere",
     )
     chosen.add_argument(
         "--slots", type=_counts, metavar="N,N", help="requests that step together, a profile each"

@@ -1,6 +1,7 @@
 """Precisions that engines can be built in: a row a component, and what of it stays float32.
 
-In a mixed precision products of matrices, and what only moves, scales or adds their results, are in
+`mixed` is the one to choose (docs/tensorrt.md has what was measured); the other two give every
+component the same type. In a mixed precision products of matrices, and what only moves, scales or adds their results, are in
 the low type. Norms, the residual stream, softmax and the other nonlinearities, the time embedding,
 the solver, and the first and last layers stay float32: flow transformers that are float16
 throughout overflow, and such that are bfloat16 throughout are audibly noisy (docs/tensorrt.md).
@@ -24,6 +25,7 @@ from trt_runtime.contract import (
 from trt_runtime.errors import UserError
 
 FLOAT32 = "float32"
+MIXED = "mixed"
 MIXED_BF16 = "mixed-bf16"
 MIXED_FP16 = "mixed-fp16"
 
@@ -85,6 +87,12 @@ PRECISIONS: Mapping[str, Precision] = {
     row.name: row
     for row in (
         Precision(FLOAT32, "every component in float32, without TF32"),
+        Precision(
+            MIXED,
+            "the mixed precision that was measured best for each component",
+            # float16 has three bits more, bfloat16 the range that a language model's states need.
+            dict.fromkeys(_HEAVY, MIXED_FP16) | dict.fromkeys((TALKER, LANGUAGE_HEAD), MIXED_BF16),
+        ),
         Precision(
             MIXED_BF16,
             "products in bfloat16, norms, residuals and solver in float32",

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engines.options import BuildOptions
-from engines.precision import FLOAT32, MIXED_BF16, MIXED_FP16
+from engines.precision import FLOAT32, PRECISIONS
 from trt_runtime.contract import FLOW_STEP, TAIL, TALKER
 from trt_runtime.errors import UserError
 from trt_runtime.manifest import ComponentEntry, GraphEntry, StoredTensor
@@ -208,7 +208,7 @@ _TABLE = (
         machine="engines.machines:least_gpu",
         # The kernels multiply bfloat16.
         compute_capability="8.0",
-        precisions=(FLOAT32, MIXED_BF16, MIXED_FP16),
+        precisions=tuple(PRECISIONS),
     ),
     Target(
         TENSORRT,
@@ -221,7 +221,7 @@ _TABLE = (
             {"precision", "slots", "version_compatible", "weight_streaming", "ampere_and_later",
              "time_limit"}
         ),
-        precisions=(FLOAT32, MIXED_BF16, MIXED_FP16),
+        precisions=tuple(PRECISIONS),
     ),
     Target(
         TENSORRT_RTX,
@@ -234,7 +234,7 @@ _TABLE = (
             {"precision", "slots", "compute_capability", "ampere_and_later", "weight_streaming",
              "time_limit"}
         ),
-        precisions=(FLOAT32, MIXED_BF16, MIXED_FP16),
+        precisions=tuple(PRECISIONS),
     ),
 )  # fmt: skip
 TARGETS: Mapping[str, Target] = {target.name: target for target in _TABLE}

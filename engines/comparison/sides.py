@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 CHECKPOINT = "checkpoint"
 FLOAT32 = "float32"
-#: Weights or products narrower than float32.
+#: Weights or products narrower than float32; a plan of such products is called "mixed-..." too.
 MIXED = "mixed"
 
 #: Components whose table is stored narrow and widened before anything is computed with it.
@@ -55,7 +55,9 @@ class Side:
         if component == "flow" and component not in stored:
             # Unrolled, the flow is part of the tail.
             found = stored.get(TAIL, FLOAT32)
-        return FLOAT32 if found == FLOAT32 or component in _ONLY_STORED else MIXED
+        if component in _ONLY_STORED and not found.startswith(MIXED):
+            return FLOAT32
+        return FLOAT32 if found == FLOAT32 else MIXED
 
     @property
     def unrolled(self) -> bool:

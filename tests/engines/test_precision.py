@@ -15,6 +15,7 @@ from engines.graph_file import ELEMENT_TYPES
 from engines.precision import (
     KEPT_FLOAT32,
     LOW_TYPES,
+    MIXED,
     MIXED_BF16,
     MIXED_FP16,
     PRECISIONS,
@@ -179,7 +180,10 @@ def test_a_value_of_unknown_type_is_refused() -> None:
 
 
 def test_every_precision_is_a_row() -> None:
-    assert set(PRECISIONS) == {"float32", MIXED_BF16, MIXED_FP16}
+    assert set(PRECISIONS) == {"float32", MIXED, MIXED_BF16, MIXED_FP16}
+    # The talker's states outgrow float16; the others were measured closer in it.
+    assert PRECISIONS[MIXED].low_type("talker") == "bfloat16"
+    assert PRECISIONS[MIXED].low_type(TAIL) == "float16"
     for row in PRECISIONS.values():
         assert set(row.components.values()) <= set(LOW_TYPES)
         # The prompt's table is only looked up, and the projection is one product a request.
