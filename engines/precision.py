@@ -1,10 +1,9 @@
 """Precisions that engines can be built in: a row a component, and what of it stays float32.
 
 `mixed` is the one to choose (docs/tensorrt.md has what was measured); the other two give every
-component the same type. In a mixed precision products of matrices, and what only moves, scales or adds their results, are in
-the low type. Norms, the residual stream, softmax and the other nonlinearities, the time embedding,
-the solver, and the first and last layers stay float32: flow transformers that are float16
-throughout overflow, and such that are bfloat16 throughout are audibly noisy (docs/tensorrt.md).
+component the same type. In a mixed precision products of matrices, and what only moves, scales or
+adds their results, are in the low type. Norms, the residual stream, softmax and the other
+nonlinearities, the time embedding, the solver, and the first and last layers stay float32.
 """
 
 from __future__ import annotations

@@ -111,22 +111,30 @@ def test_submitted_requests_share_each_step(opened: OpenFolder, cpu: OpenFolder)
         assert relative_error(found.latents, alone.latents) <= LARGEST["talker"]
 
 
-def test_two_folders_at_once_capture_without_each_other(engines: Path) -> None:
-    """Each backend has a stream and captures of its own, in threads of their own."""
-    found: dict[int, np.ndarray] = {}
-    failed: list[BaseException] = []
+def test_a_folder_captures_while_another_speaks(engines: Path, opened: OpenFolder) -> None:
+    """A capture is of its own thread and stream: nobody's work breaks it, and it breaks nobody's.
 
-    def speak(number: int) -> None:
-        try:
-            speech = Synthesizer(opened_anew(engines)).synthesize("Hello.", seed=7, max_steps=6)
-            found[number] = speech.audio
-        except BaseException as error:
-            failed.append(error)
+    The other one's sessions are there before: making one, which is ONNX Runtime's doing and none of
+    the backend's, is not safe beside a capture.
+    """
+    speaking = Synthesizer(opened)
+    options: dict[str, Any] = {"seed": 7, "max_steps": 6}
+    wanted = speaking.synthesize("Hello.", **options).audio
+    over = threading.Event()
+    found: list[np.ndarray] = []
 
-    threads = [threading.Thread(target=speak, args=(number,)) for number in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
+    def speak() -> None:
+        while not over.is_set():
+            found.append(speaking.synthesize("Hello.", **options).audio)
+
+    thread = threading.Thread(target=speak)
+    thread.start()
+    try:
+        other = Synthesizer(opened_anew(engines)).synthesize("Hello.", **options).audio
+    finally:
+        over.set()
         thread.join()
-    assert not failed, failed
-    np.testing.assert_array_equal(found[0], found[1])
+    np.testing.assert_array_equal(other, wanted)
+    assert found
+    for audio in found:
+        np.testing.assert_array_equal(audio, wanted)
