@@ -2,8 +2,8 @@
 
     python -m benchmarks.precision BUNDLE=NAME ... --out FILE [--folder DIR]
 
-Each bundle's tail and audio decoder are built in every precision, and as a converter makes them that
-turns the whole graph into float16, and run by ONNX Runtime's CUDA provider as captured graphs. The
+Each bundle's tail and audio decoder are built in every precision, and as a converter makes them
+that turns the whole graph into float16, and run by ONNX Runtime's CUDA provider as captured graphs. The
 reference is float32 on the same GPU. Inputs are shared: noise, hidden states (random, or those of
 `NAME-hidden.npy` in DIR) and, where an error must not add up, the reference's history.
 
@@ -173,7 +173,7 @@ def stop_decisions(golden: str, scratch: Path) -> dict[str, Any]:
     from trt_runtime.folder import open_folder
     from trt_runtime.synthesizer import Synthesizer
 
-    arrays, recorded = goldens.load_npz(golden), goldens.load_json(golden)
+    arrays, recorded = goldens.load_npz(golden), goldens.load_json(golden)["meta"]
     results: dict[str, Any] = {}
     for precision in PRECISIONS:
         speaker = Synthesizer(open_folder(scratch / precision))
