@@ -3,9 +3,9 @@
     python -m benchmarks.precision BUNDLE=NAME ... --out FILE [--folder DIR]
 
 Each bundle's tail and audio decoder are built in every precision, and as a converter makes them
-that turns the whole graph into float16, and run by ONNX Runtime's CUDA provider as captured graphs. The
-reference is float32 on the same GPU. Inputs are shared: noise, hidden states (random, or those of
-`NAME-hidden.npy` in DIR) and, where an error must not add up, the reference's history.
+that turns the whole graph into float16, and run by ONNX Runtime's CUDA provider as captured graphs.
+The reference is float32 on the same GPU. Inputs are shared: noise, hidden states (random, or those
+of `NAME-hidden.npy` in DIR) and, where an error must not add up, the reference's history.
 
 Patch error: ‖ours − reference‖₂ / ‖reference‖₂ of one patch after all solver steps.
 """
@@ -25,7 +25,6 @@ import numpy as np
 
 from benchmarks.hollow import RECIPE, fill
 from benchmarks.provenance import check_result, provenance, write_result
-from benchmarks.spread import spread
 from engines.build import build_engines
 from engines.options import BuildOptions
 from engines.precision import FLOAT32, PRECISIONS
@@ -35,6 +34,7 @@ from trt_runtime.cuda_devices import describe_cuda
 from trt_runtime.exit_status import exit_status
 from trt_runtime.geometry import Geometry
 from trt_runtime.manifest import Manifest, read_manifest
+from trt_runtime.spread import spread
 
 STEPS, SLOTS, WARM_UP, RUNS = 50, (1, 4, 8), 5, 30
 GUIDANCE = 2.0
