@@ -22,6 +22,9 @@ from trt_runtime.tensorrt_library import Library
 _DTYPES = {"float32": "FLOAT", "int64": "INT64", "bool": "BOOL"}
 #: Runs after which a session allocates no more: the first plans its memory, the next have it.
 _SETTLING_RUNS = 3
+#: Every session, for as long as the process lives: one that is freed while another works on its own
+#: stream ends the process (ONNX Runtime 1.31), which says nothing of the backend.
+_KEPT: list[Any] = []
 
 
 class Context:
@@ -120,6 +123,7 @@ class Engine:
                 str(self._folder / self.graph(profile)[1]), options,
                 providers=[("CUDAExecutionProvider", provided)],
             )  # fmt: skip
+            _KEPT.append(self._sessions[profile])
         return self._sessions[profile]
 
     def get_tensor_name(self, index: int) -> str:
