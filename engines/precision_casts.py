@@ -40,7 +40,8 @@ def plan_types(
     for node in model.graph.node:
         if not graph.gives_float(node) or graph.is_constant(node.output[0]):
             continue
-        chosen = "float32"
+        # Rows of a table that is stored narrow are narrow, until the bundle's own cast.
+        chosen = ELEMENT_TYPES[graph.types[node.output[0]]]
         if low is not None and _is_low(node, graph, in_low, followers):
             chosen = low
             in_low.update(node.output)

@@ -114,6 +114,15 @@ def test_the_contracts_tensors_stay_float32_but_for_caches_that_are_appended_to(
             assert after.dtype == (low if cache else before.dtype), before.name
 
 
+@pytest.mark.parametrize("low", [None, *LOW])
+def test_a_table_that_is_looked_up_stays_as_it_is_stored(dense: Folders, low: str | None) -> None:
+    """Widening it would double an engine, for the same rows."""
+    made = prepared(dense.bundle, "prompt_embedding", low)
+    (gather,) = (node for node in made.model.graph.node if node.op_type == "Gather")
+    assert made.types[gather.name] == "bfloat16"
+    assert gather.input[0] in {tensor.name for tensor in made.model.graph.initializer}
+
+
 def test_the_residual_stream_is_float32(folders: Folders) -> None:
     """The sum of a float32 stream and a low product: read by the next norm and the next sum."""
     made = prepared(folders.bundle, TAIL, "bfloat16")
