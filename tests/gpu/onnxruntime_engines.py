@@ -6,6 +6,7 @@ stream: all of the backend runs, and its captures are real. Only the arena is no
 
 from __future__ import annotations
 
+import ctypes
 import json
 from collections import deque
 from pathlib import Path
@@ -22,9 +23,6 @@ from trt_runtime.tensorrt_library import Library
 _DTYPES = {"float32": "FLOAT", "int64": "INT64", "bool": "BOOL"}
 #: Runs after which a session allocates no more: the first plans its memory, the next have it.
 _SETTLING_RUNS = 3
-#: Every session, for as long as the process lives: one that is freed while another works on its own
-#: stream ends the process (ONNX Runtime 1.31), which says nothing of the backend.
-_KEPT: list[Any] = []
 
 
 class Context:
@@ -123,7 +121,7 @@ class Engine:
                 str(self._folder / self.graph(profile)[1]), options,
                 providers=[("CUDAExecutionProvider", provided)],
             )  # fmt: skip
-            _KEPT.append(self._sessions[profile])
+            _keep_for_ever(self._sessions[profile])
         return self._sessions[profile]
 
     def get_tensor_name(self, index: int) -> str:
@@ -152,6 +150,15 @@ class Runtime:
 
     def deserialize_cuda_engine(self, serialized: Any) -> Engine:
         return Engine(json.loads(bytes(serialized).removeprefix(MAGIC)))
+
+
+def _keep_for_ever(session: Any) -> None:
+    """One reference too many, so that nothing frees the session, the interpreter's end included.
+
+    Freed, it launches on the stream that it was given, which the backend has ended by then, and
+    ends the process (ONNX Runtime 1.31). TensorRT's contexts are freed before their stream.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(session))
 
 
 def onnxruntime_library() -> Library:
