@@ -315,7 +315,8 @@ def cuda_loop(data: Mapping[str, Any]) -> str:
     """Whole steps of target cuda, a row for each number of slots."""
     versions, gpu = data["versions"], data["gpu"]
     lines = [
-        f"{TALKERS[data['talker']]}, {data.get('precision', 'float32')}: {gpu['devices'][0]['name']}, driver {gpu['driver']}; ONNX "
+        f"{TALKERS[data['talker']]}, {data.get('precision', 'float32')}: "
+        f"{gpu['devices'][0]['name']}, driver {gpu['driver']}; ONNX "
         f"Runtime {versions['onnxruntime-gpu']}, PyTorch {versions['torch']}, Triton "
         f"{versions['triton']}; random weights. Milliseconds, median and range.",
         "",
