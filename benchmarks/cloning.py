@@ -26,12 +26,12 @@ from benchmarks.provenance import check_result, provenance, write_result
 from benchmarks.recognition import Recogniser
 from benchmarks.source_voice import Wave, spoken_by_program
 from benchmarks.speaker_similarity import ENCODERS, Embed, unit
-from benchmarks.spread import spread
 from training.speech import VOICES as TRAINED_VOICES
 from training.voices import SENTENCE
 from trt_runtime.cli import add_engine_arguments
 from trt_runtime.exit_status import exit_status
 from trt_runtime.folder import open_folder
+from trt_runtime.spread import spread
 from trt_runtime.synthesizer import Synthesizer
 
 #: The row of a source voice's own waves.

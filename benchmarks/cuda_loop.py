@@ -7,8 +7,8 @@
 `record` walks some slots through a prompt and a few steps, component by component; `compare` gives
 each component the recorded inputs, so that the talker's bfloat16 is not blamed on the tail. `time`
 runs whole steps (talker, tail, audio decoder of every slot, and what the loop reads) with random
-weights of the released sizes for the talker; weights that the folder lacks are made, at random too,
-but for those that `keep` wrote there before they were taken out.
+weights of the released sizes for the talker; a hollow folder (benchmarks/hollow.py) is filled
+first.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.hollow import RECIPE, fill
 from benchmarks.provenance import check_result, provenance, write_result
-from benchmarks.spread import spread
 from tests.goldens import relative_error
 from trt_runtime.audio_decoder import AudioDecoder
 from trt_runtime.backends.interface import Backend
@@ -34,7 +34,8 @@ from trt_runtime.cuda_devices import describe_cuda
 from trt_runtime.exit_status import exit_status
 from trt_runtime.folder import OpenFolder, check_contract, open_folder
 from trt_runtime.geometry import Geometry
-from trt_runtime.manifest import Manifest, read_manifest
+from trt_runtime.manifest import read_manifest
+from trt_runtime.spread import spread
 from trt_runtime.synthesizer import Synthesizer
 from trt_runtime.tail import make_tail
 
@@ -43,8 +44,6 @@ RECORDED_SLOTS, COMPARED = 4, (1, 2, 3, 4)
 PROMPT, STEPS, SPOKEN = 70, 6, 8
 TIMED_SLOTS = (1, 4, 8)
 TIMED_PROMPT, WARM_UP, RUNS = 64, 5, 40
-#: Small tensors of a folder without its weights.
-KEPT, KEPT_BYTES = "kept.npz", 1 << 14
 #: Largest relative error: float32 everywhere but in the talker, whose products are bfloat16. Its
 #: rows are judged by their median: where two experts of a row are nearly even, rounding chooses.
 TOLERANCES = {"talker": 0.05, "patch": 1e-4, "embedding": 1e-4, "stop": 1e-4, "audio": 1e-4}
@@ -155,45 +154,6 @@ def compare(folder: Path, recorded: Path) -> dict[str, Any]:
     return {"speech_steps": SPOKEN, "speech_latents_error": error, "rows": rows}
 
 
-def keep(folder: Path) -> None:
-    """Writes `kept.npz`: of the folder's weights what :func:`fill` cannot make up."""
-    manifest = read_manifest(folder)
-    kept = {
-        f"{tensor.file}:{tensor.offset}": np.fromfile(
-            folder / tensor.file, np.uint8, tensor.bytes, offset=tensor.offset
-        )
-        for graph in manifest.graphs.values()
-        for tensor in graph.initializers.values()
-        if "float" not in tensor.dtype or tensor.bytes <= KEPT_BYTES
-    }
-    np.savez(folder / KEPT, **kept)
-
-
-def fill(folder: Path, manifest: Manifest) -> None:
-    """Writes the weights that the folder lacks: small random numbers, but for those in `kept.npz`.
-
-    Indices must be what they are, and norms as large as they are.
-    """
-    missing = {
-        name: size
-        for name, (size, _) in manifest.files.items()
-        if name.endswith(".weights") and not (folder / name).exists()
-    }
-    block = (0.02 * np.random.default_rng(1).standard_normal(1 << 24)).astype(np.float32).tobytes()
-    for name, size in missing.items():
-        with (folder / name).open("wb") as file:
-            for start in range(0, size, len(block)):
-                file.write(block[: min(len(block), size - start)])
-    if missing:
-        with np.load(folder / KEPT) as kept:
-            for place in kept.files:
-                name, _, offset = place.rpartition(":")
-                if name in missing:
-                    with (folder / name).open("r+b") as file:
-                        file.seek(int(offset))
-                        file.write(kept[place].tobytes())
-
-
 def timed(folder: Path, kind: str, slots: tuple[int, ...], runs: int) -> dict[str, Any]:
     """Milliseconds of a step and of its parts, by number of slots."""
     import torch
@@ -203,7 +163,8 @@ def timed(folder: Path, kind: str, slots: tuple[int, ...], runs: int) -> dict[st
     from trt_runtime.plugins.loop import PluginLoop
 
     manifest = read_manifest(folder)
-    fill(folder, manifest)
+    if (folder / RECIPE).exists():
+        fill(folder)
     check_contract(folder, manifest)
     sizes = {"dense": DENSE, "experts": EXPERTS}[kind]
     entry = replace(manifest.components["talker"], tensors={})
@@ -318,7 +279,6 @@ def parser() -> argparse.ArgumentParser:
             command.add_argument("--talker", choices=("dense", "experts"), default="dense")
             command.add_argument("--out", type=Path)
             command.add_argument("--commit", help="what is measured, where git cannot tell: a copy")
-    commands.add_parser("keep").add_argument("folder", type=Path)
     command.add_argument("--slots", type=int, nargs="+", default=TIMED_SLOTS)
     command.add_argument("--runs", type=int, default=RUNS)
     return result
@@ -327,9 +287,6 @@ def parser() -> argparse.ArgumentParser:
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.command == "record":
         record(arguments.folder, arguments.recorded)
-        return 0
-    if arguments.command == "keep":
-        keep(arguments.folder)
         return 0
     check_result(arguments.out)
     if arguments.command == "compare":
@@ -343,6 +300,7 @@ def _run(arguments: argparse.Namespace) -> int:
         "gpu": describe_cuda(),
         "talker": arguments.talker,
         "graph": TAIL,
+        "precision": read_manifest(arguments.folder).precision.get(TAIL, ""),
         "results": result,
     }
     described["commit"] = arguments.commit or described["commit"]

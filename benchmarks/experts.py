@@ -21,11 +21,11 @@ from onnx import TensorProto, helper, numpy_helper
 from tqdm import tqdm
 
 from benchmarks.provenance import check_result, provenance, write_result
-from benchmarks.spread import spread
 from engines.onnxruntime_kernels import use_kernels
 from export.operator_bodies import body_of
 from trt_runtime.exit_status import exit_status
 from trt_runtime.operators import DOMAIN, MIXTURE_OF_EXPERTS, VERSION
+from trt_runtime.spread import spread
 
 HIDDEN, WIDTH, CHOSEN = 1024, 704, 6
 FEW, MANY = 8, 64

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import resource
 import subprocess
 import sys
 import time
@@ -21,10 +20,11 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.provenance import provenance, write_result
-from benchmarks.spread import spread
 from trt_runtime.backends.onnxruntime_cpu import usable_cores
 from trt_runtime.contract import ON_DEMAND
 from trt_runtime.folder import OpenFolder, open_folder
+from trt_runtime.memory import peak_memory
+from trt_runtime.spread import spread
 from trt_runtime.synthesizer import Synthesizer
 
 TEXT = (
@@ -45,11 +45,13 @@ def speak(peer: str, checkpoint: Path, work: Path, steps: int, threads: int) -> 
     if peer.startswith("torch-"):
         import torch
 
-        from benchmarks.torch_backend import TorchBackend
+        from engines.comparison.torch_reference import TorchBackend
+        from export.checkpoint import Checkpoint
 
         manifest = read_manifest(bundle)
         dtype = getattr(torch, peer.removeprefix("torch-"))
-        backend = TorchBackend(bundle, manifest, checkpoint, dtype, threads)
+        source = Checkpoint.open(checkpoint)
+        backend = TorchBackend(source, manifest.geometry, dtype=dtype, threads=threads)
         opened = OpenFolder(bundle, manifest, backend)
     else:
         opened = open_folder(work / "engines" if peer == "engines" else bundle, threads=threads)
@@ -94,12 +96,6 @@ def encode(opened: OpenFolder) -> dict[str, object]:
         "encode_seconds": seconds[1],
         "encode_peak_bytes": peak_memory(),
     }
-
-
-def peak_memory() -> int:
-    """The most bytes that this process has had resident."""
-    scale = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
 
 
 def run_step(*arguments: str) -> dict[str, float]:

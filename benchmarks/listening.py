@@ -9,9 +9,9 @@ from typing import Any
 
 from benchmarks.recognition import Recogniser
 from benchmarks.source_voice import Wave
-from benchmarks.spread import spread
 from benchmarks.word_errors import WordErrorRate, word_errors, words
 from trt_runtime.errors import UserError, reason_of
+from trt_runtime.spread import spread
 
 #: Lengths that count as the source's: this part of it shorter or longer at most.
 LENGTH_TOLERANCE = 0.3

@@ -12,7 +12,7 @@ from typing import Any
 
 from training.folders import made_folder
 from trt_runtime.machine import describe_machine
-from trt_runtime.whole_file import check_replaceable_file, written_beside
+from trt_runtime.whole_file import check_replaceable_file, write_whole
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -44,7 +44,6 @@ def write_result(path: Path | None, result: Mapping[str, Any], *, printed: bool 
     text = json.dumps(result, indent=1, ensure_ascii=False) + "\n"
     if path is not None:
         check_result(path)
-        with written_beside(path, text.encode("utf-8")) as part:
-            part.replace(path)
+        write_whole(path, text.encode("utf-8"))
     if printed:
         print(text)

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.source_voice import Wave
-from benchmarks.spread import spread
 from trt_runtime.errors import UserError
 from trt_runtime.folder import OpenFolder
 from trt_runtime.reference_audio import ReferenceAudio
 from trt_runtime.resampling import resample
+from trt_runtime.spread import spread
 from trt_runtime.voice_encoder import VoiceEncoder
 
 #: A wave to the embedding of its voice, (size,) float32.

@@ -12,6 +12,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks import tensorrt_tables
+from trt_runtime.cli import bench_table
+
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 END = "<!-- end -->"
@@ -312,11 +315,12 @@ def cuda_loop(data: Mapping[str, Any]) -> str:
     """Whole steps of target cuda, a row for each number of slots."""
     versions, gpu = data["versions"], data["gpu"]
     lines = [
-        f"{TALKERS[data['talker']]}: {gpu['devices'][0]['name']}, driver {gpu['driver']}; ONNX "
+        f"{TALKERS[data['talker']]}, {data.get('precision', 'float32')}: "
+        f"{gpu['devices'][0]['name']}, driver {gpu['driver']}; ONNX "
         f"Runtime {versions['onnxruntime-gpu']}, PyTorch {versions['torch']}, Triton "
         f"{versions['triton']}; random weights. Milliseconds, median and range.",
         "",
-        "| slots | talker | tail, float32 | tail not captured | audio decoder of every slot | "
+        "| slots | talker | tail | tail not captured | audio decoder of every slot | "
         "whole step | seconds of audio a second |",
         "|---" * 7 + "|",
     ]
@@ -407,21 +411,33 @@ def _ratio(speech: Mapping[str, Any], peer: str) -> float:
     return medians[0] / medians[1]
 
 
+def bench(data: Mapping[str, Any]) -> str:
+    """What `ming-trt bench` prints."""
+    return "\n".join(["```", *bench_table.lines(data), "```"])
+
+
 Tables = Mapping[str, Callable[[Mapping[str, Any]], str]]
 
 #: What each document shows: the name in its marker, which is the result file's, and how.
 DOCUMENTS: Mapping[Path, Tables] = {
     ROOT / "README.md": {
         "parity": parity,
+        "bench": bench,
         "full-size-cpu": full_size,
         "export-memory": export_memory,
     },
     ROOT / "docs" / "gpu.md": {
         "talker-step-h200": talker_step,
         "cuda-loop-dense": cuda_loop,
+        "cuda-loop-dense-mixed": cuda_loop,
         "cuda-loop-experts": cuda_loop,
         "cuda-compare-dense": cuda_compare,
         "cuda-compare-experts": cuda_compare,
+    },
+    ROOT / "docs" / "tensorrt.md": {
+        "tensorrt-build": tensorrt_tables.build,
+        "precision-h200": tensorrt_tables.precision,
+        "compare-h200": tensorrt_tables.compared,
     },
     ROOT / "docs" / "speaking.md": {
         "throughput": throughput,

@@ -24,13 +24,13 @@ import torch
 from torch import Tensor
 
 from benchmarks.provenance import check_result, provenance, write_result
-from benchmarks.spread import spread
 from benchmarks.talker_peers import Peer, shared_down
 from benchmarks.talker_reference import DENSE, EXPERTS, random_weights, reference
 from trt_runtime.exit_status import exit_status
 from trt_runtime.plugins.loop import PluginLoop
 from trt_runtime.plugins.sizes import TalkerSizes
 from trt_runtime.plugins.step import Step
+from trt_runtime.spread import spread
 
 MODELS = {"experts": EXPERTS, "dense": DENSE}
 SLOTS = (1, 2, 4, 8, 16)

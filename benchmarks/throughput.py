@@ -18,12 +18,12 @@ from typing import Any
 from tqdm import tqdm
 
 from benchmarks.provenance import check_result, provenance, write_result
-from benchmarks.spread import spread
 from trt_runtime import Speech, Synthesizer, load
 from trt_runtime.exit_status import exit_status
+from trt_runtime.measuring import TEXT, speak_together
+from trt_runtime.spread import spread
 
 REQUESTS = 8
-TEXT = "Say these few words, if you please, and then be quiet."
 
 
 def ways(speakers: dict[int, Synthesizer], steps: int) -> dict[str, Callable[[], list[Speech]]]:
@@ -32,8 +32,7 @@ def ways(speakers: dict[int, Synthesizer], steps: int) -> dict[str, Callable[[],
     one = speakers[1]
 
     def submitted(speaker: Synthesizer) -> list[Speech]:
-        given = [speaker.submit(TEXT, seed=seed, **options) for seed in range(REQUESTS)]
-        return [submission.result() for submission in given]
+        return speak_together(speaker, TEXT, range(REQUESTS), options)
 
     def alone(seed: int) -> Speech:
         return one.synthesize(TEXT, seed=seed, **options)

@@ -31,10 +31,9 @@ from engines.layout import (
     stored_precisions,
     weights_file,
 )
-from engines.memory import peak_memory, peak_memory_text
+from engines.options import BuildOptions
 from engines.targets import Builder, ComponentJob, Row, Target, find_target
 from engines.weights import WeightStore
-from trt_runtime.cuda_devices import COMPUTE_CAPABILITY
 from trt_runtime.errors import FolderError, UserError
 from trt_runtime.machine import check_machine, describe_machine
 from trt_runtime.manifest import (
@@ -48,6 +47,7 @@ from trt_runtime.manifest import (
     read_manifest,
     sha256_of,
 )
+from trt_runtime.memory import peak_memory, peak_memory_text
 from trt_runtime.staging import (
     check_replaceable,
     disk_errors,
@@ -70,18 +70,23 @@ def build_engines(
     force: bool = False,
     progress: Progress | None = None,
     export_options: Mapping[str, Any] | None = None,
+    options: BuildOptions | None = None,
 ) -> Path:
     """Builds the engines of `source` into the folder `out`, and returns it.
 
     `source` is a checkpoint folder (exported first, `export_options` being the fields of
     `export.ExportOptions`) or a bundle. Engines that already lie in `out` are kept where they are
     what would be built, and replaced only when the new ones are whole; `force` builds everything
-    again. `progress` gets a line a graph.
+    again. `progress` gets a line a graph. `options` are the target's: its precision and, of
+    TensorRT, what an engine is built for.
 
-    Raises UserError for a source that is neither, an unknown target, an `out` that is something
-    else's folder or cannot be written, a full disk; FolderError for a damaged bundle.
+    Raises UserError for a source that is neither, an unknown target, an option that it does not
+    have, an `out` that is something else's folder or cannot be written, a full disk, a library that
+    fails; FolderError for a damaged bundle.
     """
     row = find_target(target)
+    chosen = options or BuildOptions()
+    row.check_options(chosen)
     given = str(source)
     source, out = real_place(source), real_place(out)
     from_checkpoint = _is_checkpoint(source)
@@ -93,7 +98,7 @@ def build_engines(
             do="leave them out, or give the checkpoint instead",
         )
     check_replaceable(out, ENGINES)
-    plan = _Plan(row, row.load_builders(), given, out, force, progress or log.info)
+    plan = _Plan(row, row.load_builders(), given, out, force, progress or log.info, chosen)
     if from_checkpoint:
         return _build_from_checkpoint(source, dict(export_options or {}), plan)
     return _build_from_bundle(source, plan)
@@ -137,29 +142,17 @@ class _Plan:
     out: Path
     force: bool
     say: Progress
+    options: BuildOptions
     started: float = field(default_factory=time.monotonic)
     machine: dict[str, Any] = field(init=False)
-    onnxruntime: str = field(init=False)
     settings: BuildSettings = field(init=False)
     previous: Manifest | None = field(init=False)
 
     def __post_init__(self) -> None:
-        here = describe_machine()
-        target = self.target
-        needs = tuple(sorted(target.machine_needs.get(target.precision, ())))
-        self.onnxruntime = str(here["onnxruntime"])
-        # What is built for a GPU does not depend on the processor that builds.
-        self.machine = (
-            {COMPUTE_CAPABILITY: target.compute_capability}
-            if target.compute_capability
-            else {**here, "needs": list(needs)}
-        )
+        target, options = self.target, self.options
+        self.machine = target.describe_machine(options)
         self.settings = BuildSettings(
-            target.name,
-            target.precision,
-            self.machine.get("architecture", ""),
-            needs,
-            self.onnxruntime,
+            target.name, options.of_result(), self.machine, str(describe_machine()["onnxruntime"])
         )
         self.previous = None if self.force else previous_build(self.out)
 
@@ -250,11 +243,21 @@ def _build_in(
                 step = partial(_step, plan, new, weights, work / "scratch", figures)
                 built = plan.builders[row](
                     ComponentJob(
-                        component, sources, entry, bundle, manifest.files, new, weights, step
+                        component, sources, entry, bundle, manifest.files, new, weights, step,
+                        plan.options, plan.say, plan.target.name, plan.machine,
+                        plan.out.with_name(f"{plan.out.name}-{component}.build.log"), plan.out,
                     )
-                )
+                )  # fmt: skip
+                if built.figures:
+                    figures[component] |= built.figures
         graphs |= built.graphs
-        entries[component] = replace(entry, backend=row.backend, tensors=built.tensors)
+        entries[component] = replace(
+            entry,
+            backend=row.backend,
+            tensors=built.tensors,
+            profiles=built.profiles,
+            operators=built.operators,
+        )
     for name in asset_names(manifest):
         link_or_copy(bundle / name, new / name)
     files = _listed(new)
@@ -267,7 +270,7 @@ def _build_in(
         source={**manifest.source, "bundle_sha256": sha256_of(bundle / MANIFEST)},
         target=plan.target.name,
         machine=plan.machine,
-        precision=stored_precisions(graphs, entries, plan.target),
+        precision=stored_precisions(graphs, entries, plan.options.precision),
         build={
             **extra,
             "source": plan.source,
@@ -308,11 +311,11 @@ def _step(
 ) -> Iterator[Path]:
     """A scratch folder while something is built, then its progress line and its figures."""
     scratch.mkdir()
-    started, before = time.monotonic(), weights.bytes_written + _bytes_of_graphs(out)
+    started, before = time.monotonic(), weights.bytes_written + _bytes_beside_weights(out)
     yield scratch
     shutil.rmtree(scratch)
     seconds = time.monotonic() - started
-    size = weights.bytes_written + _bytes_of_graphs(out) - before
+    size = weights.bytes_written + _bytes_beside_weights(out) - before
     plan.say(f"{name}: {seconds:.1f} s, {size / 1e6:,.1f} MB, {peak_memory_text()}")
     figures[name] = {
         "seconds": round(seconds, 3),
@@ -321,8 +324,8 @@ def _step(
     }
 
 
-def _bytes_of_graphs(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.glob("*.onnx"))
+def _bytes_beside_weights(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.iterdir() if path.suffix != ".weights")
 
 
 def _figures_of(previous: Manifest | None, names: Iterable[str]) -> dict[str, Any]:

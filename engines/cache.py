@@ -17,6 +17,8 @@ from importlib import metadata, util
 from pathlib import Path
 from typing import Any
 
+from engines.layout import build_log
+from engines.precision import FLOAT32, find_precision
 from engines.targets import Built
 from trt_runtime.contract import TensorSpec
 from trt_runtime.errors import FolderError
@@ -51,6 +53,7 @@ CONTRACT = (
     "trt_runtime.operators",
     "trt_runtime.printable",
     "trt_runtime.raw_tensors",
+    "trt_runtime.rebuilding",
     "trt_runtime.staging",
     "trt_runtime.time_grid",
     "trt_runtime.transformer_sizes",
@@ -61,20 +64,32 @@ CONTRACT = (
 _EXPORTER_DISTRIBUTIONS = ("torch", "onnx", "onnxscript", "onnx-ir")
 
 
+# What a manifest notes of a processor, and what engines are built with does not depend on.
+_NOT_OF_THE_BUILD = frozenset(
+    {"features", "features_unknown", "logical_cores", "onnxruntime", "physical_cores", "processor",
+     "system"}
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
 class BuildSettings:
     """Everything but its source that a build depends on."""
 
     target: str
-    precision: str
-    architecture: str
-    machine_needs: tuple[str, ...]
+    chosen: Mapping[str, Any]
+    machine: Mapping[str, Any]
     onnxruntime: str
     builder_version: int = BUILDER_VERSION
 
     def options(self) -> dict[str, Any]:
         """What the caller chose, as a manifest's build options hold it."""
-        return {"precision": self.precision}
+        return dict(self.chosen)
+
+    def facts(self) -> dict[str, Any]:
+        """What a key is made of: of the machine, only what a build depends on."""
+        machine = {k: v for k, v in self.machine.items() if k not in _NOT_OF_THE_BUILD}
+        plan = find_precision(self.chosen.get("precision", FLOAT32)).plan()
+        return {**vars(self), "machine": machine, "plan": plan}
 
 
 def component_key(
@@ -96,7 +111,7 @@ def component_key(
             "weights": {name: bundle.files[name][1] for name in weights},
             "backend": backend,
             "entry": component_to_json(entry),
-            "settings": vars(settings),
+            "settings": settings.facts(),
             "format_version": FORMAT_VERSION,
         }
     )
@@ -122,7 +137,7 @@ def _graph_facts(graph: GraphEntry, bundle: Manifest) -> list[Any]:
 def build_key(components: Mapping[str, str], bundle_digest: str, settings: BuildSettings) -> str:
     """Key of a whole engine folder: its components, and the bundle's manifest for all else."""
     return digest_of(
-        {"components": components, "bundle": bundle_digest, "settings": vars(settings)}
+        {"components": components, "bundle": bundle_digest, "settings": settings.facts()}
     )
 
 
@@ -148,7 +163,7 @@ def checkpoint_key(
             "exporter": _code_digest("export"),
             "contract": {name: _code_digest(name) for name in CONTRACT},
             "versions": {name: _version(name) for name in _EXPORTER_DISTRIBUTIONS},
-            "settings": vars(settings),
+            "settings": settings.facts(),
         }
     )
 
@@ -217,10 +232,11 @@ def reuse_component(
     if not isinstance(keys, dict) or keys.get(component) != key:
         return None
     graphs = {n: graph for n, graph in previous.graphs.items() if graph.component == component}
-    tensors = previous.components.get(component, ComponentEntry()).tensors
+    before = previous.components.get(component, ComponentEntry())
     names = {graph.file for graph in graphs.values()}
     names |= {t.file for graph in graphs.values() for t in graph.initializers.values()}
-    names |= {tensor.file for tensor in tensors.values()}
+    names |= {tensor.file for tensor in before.tensors.values()}
+    names |= {build_log(component)} & set(previous.files)
     try:
         check_files(out, replace(previous, files={n: previous.files[n] for n in names}))
     except FolderError as error:
@@ -228,7 +244,7 @@ def reuse_component(
         return None
     for name in names:
         link_or_copy(out / name, into / name)
-    return Built(graphs, tensors)
+    return Built(graphs, before.tensors, before.profiles, before.operators)
 
 
 def link_or_copy(source: Path, target: Path) -> None:

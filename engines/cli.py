@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from typing import Any
 
 from trt_runtime.errors import UserError
@@ -24,9 +25,14 @@ def _counts(text: str) -> tuple[int, ...]:
     return tuple(_count(part) for part in text.split(","))
 
 
+def _texts(text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))
+
+
 # argparse names the type by these in its own message.
 _count.__name__ = "whole number"
 _counts.__name__ = "comma list of whole numbers"
+_texts.__name__ = "comma list"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -46,6 +52,39 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--out", metavar="DIR", help="the engine folder to make or replace")
     result.add_argument("--force", action="store_true", help="build even what is up to date")
     result.add_argument("--list-targets", action="store_true", help="list the targets and exit")
+    chosen = result.add_argument_group("of a target (build-engines --list-targets)")
+    chosen.add_argument(
+        "--precision",
+        help="float32 (default); mixed: products in 16 bits, float16 or bfloat16 as suits each"
+        " component, the rest float32; mixed-bf16 and mixed-fp16: in that type everywhere",
+    )
+    chosen.add_argument(
+        "--slots", type=_counts, metavar="N,N", help="requests that step together, a profile each"
+    )
+    chosen.add_argument(
+        "--compute-capability",
+        type=_texts,
+        metavar="X.Y,X.Y",
+        help="the GPUs to build for (tensorrt-rtx)",
+    )
+    chosen.add_argument(
+        "--ampere-and-later", action="store_true", default=None, help="for all GPUs from 8.0 on"
+    )
+    chosen.add_argument(
+        "--version-compatible",
+        action="store_true",
+        default=None,
+        help="engines that later versions of TensorRT take",
+    )
+    chosen.add_argument(
+        "--weight-streaming",
+        type=_count,
+        metavar="MB",
+        help="most weights of an engine that the GPU keeps, for a large talker (default: all)",
+    )
+    chosen.add_argument(
+        "--time-limit", type=_count, metavar="SECONDS", help="of one component's build"
+    )
     volume = result.add_mutually_exclusive_group()
     volume.add_argument("--quiet", action="store_true", help="print errors only")
     volume.add_argument("-v", "--verbose", action="store_true", help="print what is decided, too")
@@ -96,22 +135,24 @@ def _build(options: argparse.Namespace) -> None:
             do="see build-engines --help",
         )
     from engines.build import build_engines
+    from engines.options import BuildOptions
     from export.hub import find_source
 
     source = find_source(options.source, download=options.download, revision=options.revision)
 
-    chosen: dict[str, Any] = {
-        name: getattr(options, name)
-        for name in ("cache_length", "max_steps", "prefill_chunks", "max_reference_latents")
-        if getattr(options, name) is not None
-    }
+    def given(names: Iterable[str]) -> dict[str, Any]:
+        return {n: getattr(options, n) for n in names if getattr(options, n) is not None}
+
+    of_export = ("cache_length", "max_steps", "prefill_chunks", "max_reference_latents")
+    of_build = (field.name for field in fields(BuildOptions))
     build_engines(
         source,
         options.out,
         target=options.target,
         force=options.force,
         progress=_ignore if options.quiet else _show,
-        export_options=chosen,
+        export_options=given(of_export),
+        options=BuildOptions(**given(of_build)),
     )
 
 
@@ -119,7 +160,7 @@ def _list_targets() -> None:
     from engines.targets import TARGETS
 
     for target in TARGETS.values():
-        _show(f"{target.name:<12} {target.description}")
+        _show(f"{target.name:<13} {target.description}")
 
 
 def _show(line: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -142,6 +143,19 @@ def check_graph(folder: Path, entry: GraphEntry, model: onnx.ModelProto) -> None
         [_declared(info) for info in model.graph.output],
         _again(folder),
     )
+
+
+def retyped(entry: GraphEntry, model: onnx.ModelProto) -> GraphEntry:
+    """The entry with the element types that the model's inputs and outputs have now."""
+    types = {
+        info.name: ELEMENT_TYPES[info.type.tensor_type.elem_type]
+        for info in (*model.graph.input, *model.graph.output)
+    }
+
+    def typed(specs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
+        return tuple(replace(spec, dtype=types[spec.name]) for spec in specs)
+
+    return replace(entry, inputs=typed(entry.inputs), outputs=typed(entry.outputs))
 
 
 def _declared(info: onnx.ValueInfoProto) -> TensorSpec:

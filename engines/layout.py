@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
+from engines.precision import FLOAT32, find_precision
 from engines.targets import Target
 from trt_runtime.errors import FolderError
 from trt_runtime.manifest import (
@@ -34,6 +35,11 @@ def component_graphs(bundle: Manifest, target: Target) -> dict[str, dict[str, Gr
 def weights_file(component: str) -> str:
     """Name of the file that holds a component's weights."""
     return f"{component}.weights"
+
+
+def build_log(component: str) -> str:
+    """Name of the file that keeps what a library said while it built a component's engine."""
+    return f"{component}.build.log"
 
 
 def asset_names(bundle: Manifest) -> list[str]:
@@ -69,20 +75,21 @@ def check_names(folder: Path, bundle: Manifest, target: Target) -> None:
 
 
 def stored_precisions(
-    graphs: Mapping[str, GraphEntry], components: Mapping[str, ComponentEntry], target: Target
+    graphs: Mapping[str, GraphEntry], components: Mapping[str, ComponentEntry], precision: str
 ) -> dict[str, str]:
-    """Precision by component: the widest float that its weights are stored in.
+    """Precision by component: the mixed one it was built in, else the widest float of its weights.
 
     A table that is only looked up keeps the checkpoint's precision, since widening it would add
-    memory and no accuracy; a component without large weights has the target's precision. Without
-    graphs it is the narrowest: what is multiplied, beside norms and biases that cost nothing.
+    memory and no accuracy; a component without large weights is float32. Without graphs it is the
+    narrowest: what is multiplied, beside norms and biases that cost nothing.
     """
+    chosen = find_precision(precision)
     found: dict[str, set[str]] = {}
     for graph in graphs.values():
         types = found.setdefault(graph.component, set())
         types.update(t.dtype for t in graph.initializers.values() if t.dtype in _FLOATS)
     widest = {
-        component: max(sorted(types), key=DTYPE_BYTES.__getitem__, default=target.precision)
+        component: max(sorted(types), key=DTYPE_BYTES.__getitem__, default=FLOAT32)
         for component, types in found.items()
     }
     narrowest = {
@@ -90,7 +97,8 @@ def stored_precisions(
         for component, entry in components.items()
         if entry.tensors
     }
-    return dict(sorted((widest | narrowest).items()))
+    mixed = {c: chosen.of(c) for c in widest if chosen.low_type(c) is not None}
+    return dict(sorted((widest | narrowest | mixed).items()))
 
 
 def bytes_needed(bundle: Manifest, target: Target) -> int:

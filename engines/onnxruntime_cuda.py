@@ -14,12 +14,15 @@ import onnx
 from onnxruntime import GraphOptimizationLevel
 
 from engines.graph_file import all_graphs
-from engines.onnxruntime_graph import build_graphs, build_with
+from engines.onnxruntime_graph import build_graphs, build_with, write_prepared
+from engines.precision import find_precision
+from engines.prepared_graph import prepare
 from engines.targets import Built, ComponentJob, GraphJob
 from trt_runtime.errors import UserError
 from trt_runtime.manifest import GraphEntry
 
-#: ONNX's operators that CUDA kernels compute in float32 and int64, by ONNX Runtime's own list
+#: ONNX's operators that CUDA kernels compute in float32 and int64 (products, sums and what moves
+#: values in bfloat16 and float16 too), by ONNX Runtime's own list
 #: (docs/OperatorKernels.md, 1.31), of those that exporters use; and which inputs of each are read
 #: on the host. A value computed on the GPU that is needed there would have to be fetched, and a
 #: graph with such a copy in it cannot be captured.
@@ -54,8 +57,17 @@ def build_component(job: ComponentJob) -> Built:
 
 
 def build_graph(job: GraphJob) -> GraphEntry:
-    """One graph; raises as :func:`engines.onnxruntime_graph.build_with`."""
-    return build_with(job, GraphOptimizationLevel.ORT_ENABLE_BASIC, check=check_kernels)
+    """One graph; raises as :func:`engines.onnxruntime_graph.build_with`.
+
+    In a mixed precision it is written as it is prepared: optimised for a CPU it would get the types
+    that a CPU has kernels for. Casts of weights are then folded by the session that loads it.
+    """
+    low = find_precision(job.options.precision).low_type(job.entry.component)
+    if low is None:
+        return build_with(job, GraphOptimizationLevel.ORT_ENABLE_BASIC, check=check_kernels)
+    prepared = prepare(job, low)
+    check_kernels(prepared.model, job)
+    return write_prepared(job, prepared.model)
 
 
 def check_kernels(model: onnx.ModelProto, job: GraphJob) -> None:

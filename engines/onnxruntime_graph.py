@@ -75,21 +75,36 @@ def build_with(
     optimized = _optimize(model, job, level)
     if check is not None:
         check(optimized, job)
-    initializers = _move_weights(optimized, job.scratch, job.weights)
-    _make_reproducible(optimized, job.name)
-    (job.out / job.entry.file).write_bytes(optimized.SerializeToString(deterministic=True))
-    entry = GraphEntry(
+    entry = _written(optimized, job, job.scratch)
+    _verify(job.out, entry)
+    return entry
+
+
+def write_prepared(job: GraphJob, model: onnx.ModelProto) -> GraphEntry:
+    """The same of a model that is written as it is, its large tensors still in the bundle.
+
+    No provider that is here need have kernels for its types, so that only its form is checked.
+    """
+    entry = _written(model, job, job.bundle)
+    onnx.checker.check_model(str(job.out / entry.file))
+    return entry
+
+
+def _written(model: onnx.ModelProto, job: GraphJob, tensors: Path) -> GraphEntry:
+    """Writes the model, whose large tensors lie in the folder `tensors`; its manifest entry."""
+    initializers = _move_weights(model, tensors, job.weights)
+    _make_reproducible(model, job.name)
+    (job.out / job.entry.file).write_bytes(model.SerializeToString(deterministic=True))
+    job.weights.flush()
+    return GraphEntry(
         job.entry.file,
         job.entry.component,
         job.entry.inputs,
         job.entry.outputs,
         job.entry.state,
-        _still_in_place(optimized.graph, job),
+        _still_in_place(model.graph, job),
         initializers,
     )
-    job.weights.flush()
-    _verify(job.out, entry)
-    return entry
 
 
 def build_graphs(job: ComponentJob, build_graph: Callable[[GraphJob], GraphEntry]) -> Built:

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import logging
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from engines.options import BuildOptions
+from engines.precision import FLOAT32, PRECISIONS
 from trt_runtime.contract import FLOW_STEP, TAIL, TALKER
 from trt_runtime.errors import UserError
 from trt_runtime.manifest import ComponentEntry, GraphEntry, StoredTensor
+from trt_runtime.tensorrt_library import MODULES, TENSORRT, TENSORRT_RTX, install_command
 
 if TYPE_CHECKING:
     from engines.weights import WeightStore
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -24,7 +30,8 @@ class GraphJob:
 
     `entry` is the graph in the bundle's manifest and `files` that manifest's files; the result goes
     to `out` under `entry.file`, its large tensors to `weights`, which the component's graphs share;
-    `scratch` is an empty folder on the same file system, deleted afterwards.
+    `scratch` is an empty folder on the same file system, deleted afterwards; `options` is what the
+    caller chose.
     """
 
     name: str
@@ -34,6 +41,7 @@ class GraphJob:
     out: Path
     weights: WeightStore
     scratch: Path
+    options: BuildOptions = field(default_factory=BuildOptions)
 
 
 @dataclass(frozen=True)
@@ -41,7 +49,10 @@ class ComponentJob:
     """What a builder needs for one component: its graphs in the bundle, and what else that says.
 
     `step(name)` is held while one thing is built: it gives a scratch folder, and afterwards a line
-    of progress and the figures of the manifest. Everything else is as in :class:`GraphJob`.
+    of progress and the figures of the manifest. `say` shows a line; `machine` is what the manifest
+    will say of the machine; `failed_log` is where a log is kept of a build that fails; `replaces`
+    is the folder that the engines will replace, if there is one. Everything else is as in
+    :class:`GraphJob`.
     """
 
     name: str
@@ -52,20 +63,34 @@ class ComponentJob:
     out: Path
     weights: WeightStore
     step: Callable[[str], AbstractContextManager[Path]]
+    options: BuildOptions = field(default_factory=BuildOptions)
+    say: Callable[[str], None] = log.info
+    target: str = ""
+    machine: Mapping[str, Any] = field(default_factory=dict)
+    failed_log: Path = Path("build.log")
+    replaces: Path = Path()
 
     def graph(self, name: str, scratch: Path) -> GraphJob:
         """The same for one of its graphs."""
         return GraphJob(
-            name, self.graphs[name], self.bundle, self.files, self.out, self.weights, scratch
-        )
+            name, self.graphs[name], self.bundle, self.files, self.out, self.weights, scratch,
+            self.options,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Built:
-    """A component in an engine folder: graphs, or the tensors of a backend that runs none."""
+    """A component in an engine folder: graphs, or the tensors of a backend that runs none.
+
+    `profiles` are those of an engine's buckets; `operators` says what plugin operators became;
+    `figures` is what the manifest notes of the build beside what the build itself measures.
+    """
 
     graphs: Mapping[str, GraphEntry] = field(default_factory=dict)
     tensors: Mapping[str, StoredTensor] = field(default_factory=dict)
+    profiles: tuple[tuple[int, int], ...] = ()
+    operators: Mapping[str, str] = field(default_factory=dict)
+    figures: Mapping[str, Any] = field(default_factory=dict)
 
 
 #: Builds one component.
@@ -88,8 +113,10 @@ class Target:
     bundle that the target does without; `needs` gives, by name of an import, the command that
     installs it; `machine_needs` gives, by precision, the processor features
     (:data:`trt_runtime.machine.FEATURES`) without which the results would differ.
-    `compute_capability` is the least that a GPU must have, "" where none is used: the engines are
-    then those of the architecture and the version of ONNX Runtime that they were built with.
+    `machine` ("module:function", given the row and the options) says what the manifest has to say
+    of the machine, and refuses what cannot be built here; `compute_capability` is the least that a
+    GPU must have where that is the row's to say. `options` names those of
+    :class:`engines.options.BuildOptions` that the target has, `precisions` the values of one.
     """
 
     name: str
@@ -97,14 +124,32 @@ class Target:
     row: Row
     others: Mapping[str, Row] = field(default_factory=dict)
     leaves_out: frozenset[str] = frozenset()
-    precision: str = "float32"
     needs: Mapping[str, str] = field(default_factory=dict)
     machine_needs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     compute_capability: str = ""
+    machine: str = "engines.machines:processor"
+    options: frozenset[str] = frozenset({"precision"})
+    precisions: tuple[str, ...] = (FLOAT32,)
 
     def takes(self, graph: str) -> bool:
         """Whether the target builds the bundle's graph of this name."""
         return graph not in self.leaves_out
+
+    def check_options(self, options: BuildOptions) -> None:
+        """Raises UserError for options that this target does not have."""
+        options.check_taken(self.name, self.options)
+        if options.precision not in self.precisions:
+            raise UserError(
+                f"Target {self.name} has no precision {options.precision}",
+                expected=" or ".join(self.precisions),
+                found=options.precision,
+                do="choose another precision or another target (build-engines --list-targets)",
+            )
+
+    def describe_machine(self, options: BuildOptions) -> dict[str, Any]:
+        """What the manifest says of the machine; UserError where it cannot build this."""
+        described: dict[str, Any] = _imported(self.machine)(self, options)
+        return described
 
     def row_of(self, component: str) -> Row:
         return self.others.get(component, self.row)
@@ -121,16 +166,24 @@ class Target:
         return {row: _imported(row.build) for row in (self.row, *self.others.values())}
 
 
-def _imported(place: str) -> Builder:
+def _imported(place: str) -> Any:
     module, _, function = place.partition(":")
-    builder: Builder = getattr(importlib.import_module(module), function)
-    return builder
+    return getattr(importlib.import_module(module), function)
 
 
 _CPU_NEEDS = {
     "onnx": "pip install 'ming-trt[engines]'",
     "onnxruntime": "pip install 'ming-trt[cpu]'",
 }
+_TENSORRT = Row("tensorrt", "engines.tensorrt_build:build_component")
+#: An engine of the unrolled tail is one launch a step.
+_TENSORRT_LEAVES_OUT = frozenset({FLOW_STEP})
+
+
+def _tensorrt_needs(target: str) -> dict[str, str]:
+    return {"onnx": _CPU_NEEDS["onnx"], MODULES[target]: install_command(target)}
+
+
 _TABLE = (
     Target(
         "cpu",
@@ -152,10 +205,38 @@ _TABLE = (
         leaves_out=frozenset({FLOW_STEP}),
         needs={**_CPU_NEEDS, "ml_dtypes": "pip install 'ming-trt[engines]'"},
         machine_needs={"float32": ()},
+        machine="engines.machines:least_gpu",
         # The kernels multiply bfloat16.
         compute_capability="8.0",
+        precisions=tuple(PRECISIONS),
     ),
-)
+    Target(
+        TENSORRT,
+        "TensorRT, for the NVIDIA GPU that is here",
+        _TENSORRT,
+        leaves_out=_TENSORRT_LEAVES_OUT,
+        needs=_tensorrt_needs(TENSORRT),
+        machine="engines.machines:present_gpu",
+        options=frozenset(
+            {"precision", "slots", "version_compatible", "weight_streaming", "ampere_and_later",
+             "time_limit"}
+        ),
+        precisions=tuple(PRECISIONS),
+    ),
+    Target(
+        TENSORRT_RTX,
+        "TensorRT-RTX, for GPUs that are named (--compute-capability); built on any machine",
+        _TENSORRT,
+        leaves_out=_TENSORRT_LEAVES_OUT,
+        needs=_tensorrt_needs(TENSORRT_RTX),
+        machine="engines.machines:named_gpus",
+        options=frozenset(
+            {"precision", "slots", "compute_capability", "ampere_and_later", "weight_streaming",
+             "time_limit"}
+        ),
+        precisions=tuple(PRECISIONS),
+    ),
+)  # fmt: skip
 TARGETS: Mapping[str, Target] = {target.name: target for target in _TABLE}
 
 

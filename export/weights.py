@@ -71,7 +71,7 @@ def layout(
     stored: dict[str, StoredTensor] = {}
     position = 0
     for parameter in parameters:
-        dtype = _stored_dtype(checkpoint, parameter)
+        dtype = stored_dtype(checkpoint, parameter)
         size = parameter.elements * _numpy_dtype(dtype).itemsize
         position += -position % ALIGNMENT
         stored[parameter.name] = StoredTensor(file, dtype, parameter.shape, position, size)
@@ -79,7 +79,8 @@ def layout(
     return stored
 
 
-def _stored_dtype(checkpoint: Checkpoint, parameter: Parameter) -> str:
+def stored_dtype(checkpoint: Checkpoint, parameter: Parameter) -> str:
+    """The dtype that a bundle stores the parameter in; UserError as :func:`write_component`."""
     dtypes = set()
     for name, shape in zip(parameter.sources, parameter.source_shapes, strict=True):
         info = checkpoint.tensors.get(name)
@@ -104,15 +105,24 @@ def _write(
     file: BinaryIO, checkpoint: Checkpoint, parameter: Parameter, entry: StoredTensor
 ) -> Iterator[int]:
     """Streams a parameter into `file`, yielding the bytes of each block as it is written."""
+    start = file.tell()
+    for block in parameter_blocks(checkpoint, parameter):
+        yield file.write(block.view(np.uint8).data)
+    if file.tell() - start != entry.bytes:
+        raise AssertionError(f"{parameter.name}: the table's shape does not fit its sources")
+
+
+def parameter_blocks(checkpoint: Checkpoint, parameter: Parameter) -> Iterator[np.ndarray]:
+    """The parameter row-major, as a bundle stores it: flat arrays of a few megabytes.
+
+    float16, float32 or ml_dtypes.bfloat16. Raises UserError as :func:`write_component` does.
+    """
+    dtype = _numpy_dtype(stored_dtype(checkpoint, parameter))
     sources = [checkpoint.read(name) for name in parameter.sources]
     for name, source in zip(parameter.sources, sources, strict=True):
         _check_finite(name, source, checkpoint.tensors[name].dtype)
-    dtype = _numpy_dtype(entry.dtype)
-    start = file.tell()
     for block in _blocks(parameter.transform, sources):
-        yield file.write(np.ascontiguousarray(block, dtype).reshape(-1).view(np.uint8).data)
-    if file.tell() - start != entry.bytes:
-        raise AssertionError(f"{parameter.name}: the table's shape does not fit its sources")
+        yield np.ascontiguousarray(block, dtype).reshape(-1)
     for name in parameter.sources:
         checkpoint.release(name)
 

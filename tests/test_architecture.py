@@ -32,6 +32,7 @@ MAY_IMPORT: dict[str, tuple[set[str], set[str]]] = {
             "trt_runtime.operators",
             "trt_runtime.printable",
             "trt_runtime.raw_tensors",
+            "trt_runtime.rebuilding",
             "trt_runtime.staging",
             "trt_runtime.time_grid",
             "trt_runtime.transformer_sizes",
@@ -66,6 +67,8 @@ MAY_NEED = {
 PLUGINS = ROOT / "trt_runtime" / "plugins"
 PLUGINS_NEED = {"torch", "triton"}
 ON_DEVICE = ROOT / "trt_runtime" / "backends" / "device_buffer.py"
+#: The only file of `engines` that needs torch: a checkpoint as the reference of a comparison.
+TORCH_REFERENCE = ROOT / "engines" / "comparison" / "torch_reference.py"
 #: Where the rooms are used that no wheel holds; neither is used by a room.
 OUTSIDE = {"training": ("benchmarks", "tests", "training"), "benchmarks": ("benchmarks", "tests")}
 
@@ -126,6 +129,7 @@ def test_rooms_need_only_their_dependencies(room: str) -> None:
             package = module.split(".")[0]
             if top and package not in own:
                 allowed = MAY_NEED[room] | (PLUGINS_NEED if PLUGINS in path.parents else set())
+                allowed |= {"torch"} if path == TORCH_REFERENCE else set()
                 assert package in allowed, f"{path.relative_to(ROOT)} needs {module}"
 
 
@@ -134,6 +138,7 @@ def test_rooms_never_import_what_they_do_without(room: str) -> None:
     for path in sources(room):
         needed = PLUGINS in path.parents or path == ON_DEVICE
         never = NEVER[room] - (PLUGINS_NEED if needed else set())
+        never -= {"torch"} if path == TORCH_REFERENCE else set()
         for module, _ in imports(path):
             assert not within(module, never), f"{path.relative_to(ROOT)} imports {module}"
 
@@ -204,7 +209,14 @@ def test_files_have_one_subject(room: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["README.md", "docs/architecture.md", "docs/dependencies.md", "training/README.md"]
+    "name",
+    [
+        "README.md",
+        "docs/architecture.md",
+        "docs/bench.md",
+        "docs/dependencies.md",
+        "training/README.md",
+    ],
 )
 def test_links_lead_somewhere(name: str) -> None:
     text = (ROOT / name).read_text(encoding="utf-8")
@@ -229,3 +241,31 @@ def test_every_direct_dependency_is_explained() -> None:
 def test_tables_are_what_was_measured(document: Path) -> None:
     text = document.read_text(encoding="utf-8")
     assert rendered(text, DOCUMENTS[document]) == text
+
+
+def test_one_file_imports_tensorrt_and_one_cudas_bindings() -> None:
+    """By any spelling: what differs from version to version is hidden in one place."""
+    only = {
+        r"import_module\(name\)|^\s*(import|from) tensorrt": "trt_runtime/tensorrt_library.py",
+        r"^\s*(import|from) cuda\b": "trt_runtime/backends/cuda_memory.py",
+    }
+    for pattern, file in only.items():
+        found = {
+            str(path.relative_to(ROOT))
+            for room in ("trt_runtime", "engines")
+            for path in sources(room)
+            if re.search(pattern, path.read_text(encoding="utf-8"), re.MULTILINE)
+        }
+        assert found - {"trt_runtime/cli/doctor.py"} == {file}
+
+
+def test_engines_of_tensorrt_need_no_torch() -> None:
+    code = (
+        "import sys, trt_runtime.backends.tensorrt; "
+        "print(sorted({'torch', 'onnx', 'onnxruntime', 'tensorrt', 'tensorrt_rtx', 'cuda'} "
+        "& set(sys.modules)))"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    assert found.stdout.strip() == "[]"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import re
 import sys
+import uuid
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ COMPUTE_CAPABILITY = "compute_capability"
 
 _VERSION_FILE = Path("/proc/driver/nvidia/version")
 _LIBRARIES = {"win32": "nvcuda.dll"}
+_MANAGEMENT = "nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1"
 # CUdevice_attribute of the driver's interface (cuda.h).
 _MAJOR, _MINOR = 75, 76
 
@@ -42,10 +44,9 @@ def describe_cuda() -> dict[str, Any]:
     `driver`, its version, and `cuda`, the newest that it supports, each None where there is none;
     `devices`, the fields of :class:`CudaDevice` of each.
     """
-    library = _library()
     return {
-        "driver": _driver_version(),
-        "cuda": None if library is None else _cuda_version(library),
+        "driver": driver_version(),
+        "cuda": driver_cuda_version(),
         "devices": [asdict(device) for device in cuda_devices()],
     }
 
@@ -57,6 +58,29 @@ def cuda_devices() -> list[CudaDevice]:
     if library is None or library.cuInit(0) or library.cuDeviceGetCount(ctypes.byref(count)):
         return []
     return [_device(library, index) for index in range(count.value)]
+
+
+def device_memory_in_use() -> int | None:
+    """Bytes in use, by anybody, on the GPU that engines run on; None where that cannot be told.
+
+    Asks the driver's management library, which needs no context on the GPU.
+    """
+    cuda, library = _library(), _loaded(_MANAGEMENT)
+    if cuda is None or library is None or cuda.cuInit(0) or library.nvmlInit_v2():
+        return None
+    try:
+        # By its unique name: the two libraries number the GPUs in orders of their own.
+        device, unique = ctypes.c_int(), (ctypes.c_ubyte * 16)()
+        if cuda.cuDeviceGet(ctypes.byref(device), 0) or cuda.cuDeviceGetUuid(unique, device):
+            return None
+        name = f"GPU-{uuid.UUID(bytes=bytes(unique))}".encode()
+        handle, memory = ctypes.c_void_p(), (ctypes.c_ulonglong * 3)()
+        if library.nvmlDeviceGetHandleByUUID(name, ctypes.byref(handle)):
+            return None
+        # nvmlMemory_t: total, free, used.
+        return None if library.nvmlDeviceGetMemoryInfo(handle, memory) else int(memory[2])
+    finally:
+        library.nvmlShutdown()
 
 
 def check_cuda(manifest: Manifest, folder: Path) -> None:
@@ -79,7 +103,7 @@ def check_cuda(manifest: Manifest, folder: Path) -> None:
     found = "no GPU that CUDA can use"
     if devices:
         found = f"{devices[0].name}, compute capability {devices[0].compute_capability}"
-    elif (driver := _driver_version()) is not None:
+    elif (driver := driver_version()) is not None:
         found += f" (driver {driver})"
     # Beside this folder and not over it: a machine with a GPU may want it yet.
     beside = rebuild_command(manifest, folder.with_name(f"{folder.name}-cpu"))
@@ -99,8 +123,12 @@ def _capability(value: Any) -> tuple[int, int] | None:
 
 def _library() -> Any:
     """The driver's library, None where it is not installed."""
+    return _loaded(_LIBRARIES.get(sys.platform, "libcuda.so.1"))
+
+
+def _loaded(library: str) -> Any:
     try:
-        return ctypes.CDLL(_LIBRARIES.get(sys.platform, "libcuda.so.1"))
+        return ctypes.CDLL(library)
     except OSError:
         return None
 
@@ -118,6 +146,12 @@ def _device(library: Any, index: int) -> CudaDevice:
     return CudaDevice(name.value.decode(errors="replace"), ".".join(capability), memory.value)
 
 
+def driver_cuda_version() -> str | None:
+    """The newest version of CUDA that the driver supports, as "13.0"; None without a driver."""
+    library = _library()
+    return None if library is None else _cuda_version(library)
+
+
 def _cuda_version(library: Any) -> str | None:
     version = ctypes.c_int()
     if library.cuDriverGetVersion(ctypes.byref(version)):
@@ -125,7 +159,7 @@ def _cuda_version(library: Any) -> str | None:
     return f"{version.value // 1000}.{version.value % 1000 // 10}"
 
 
-def _driver_version() -> str | None:
+def driver_version() -> str | None:
     """As the kernel module says it, on Linux; None elsewhere and without one."""
     try:
         text = _VERSION_FILE.read_text(encoding="utf-8", errors="replace")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trt_runtime.backends.interface import Backend
 from trt_runtime.contract import (
     FLOW_ADVANCE,
     FLOW_STEP,
+    NEXT,
     ON_DEMAND,
     SPEAKER_PROJECTION,
     TAIL,
@@ -21,7 +22,16 @@ from trt_runtime.contract import (
 from trt_runtime.cuda_devices import check_cuda
 from trt_runtime.errors import FolderError
 from trt_runtime.machine import check_machine
-from trt_runtime.manifest import TOKENIZER, Manifest, check_files, read_manifest, rebuild_command
+from trt_runtime.manifest import (
+    TOKENIZER,
+    GraphEntry,
+    Manifest,
+    check_files,
+    read_manifest,
+    rebuild_command,
+)
+from trt_runtime.tensorrt_check import check_tensorrt
+from trt_runtime.tensorrt_library import TENSORRT, TENSORRT_RTX
 
 log = logging.getLogger(__name__)
 
@@ -44,19 +54,42 @@ def _onnxruntime_cuda(folder: Path, manifest: Manifest, threads: int | None) -> 
     return CudaBackend(folder, manifest)
 
 
+def _tensorrt(folder: Path, manifest: Manifest, threads: int | None) -> Backend:
+    """As for `cuda`."""
+    from trt_runtime.backends.onnxruntime_cpu import check_threads
+    from trt_runtime.backends.tensorrt import TensorrtBackend
+
+    check_threads(threads)
+    return TensorrtBackend(folder, manifest)
+
+
 #: What runs a component without graphs: by its tensors and its sizes.
 PLUGIN_LOOP = "plugin-loop"
+#: What runs a component that is one engine, whose caches may take less than float32.
+ENGINE = "tensorrt"
 #: By the manifest's target; a bundle has none.
 BACKENDS: dict[str, Callable[[Path, Manifest, int | None], Backend]] = {
     "": _onnxruntime_cpu,
     "cpu": _onnxruntime_cpu,
     "cuda": _onnxruntime_cuda,
+    "tensorrt": _tensorrt,
+    "tensorrt-rtx": _tensorrt,
+}
+#: By the manifest's target, whether a folder's engines may run here: asked before they are opened.
+MACHINE_CHECKS: dict[str, tuple[Callable[[Manifest, Path], None], ...]] = {
+    "": (check_machine, check_cuda),
+    "cpu": (check_machine, check_cuda),
+    "cuda": (check_machine, check_cuda),
+    TENSORRT: (check_tensorrt,),
+    TENSORRT_RTX: (check_tensorrt,),
 }
 #: By the manifest's target, what may run a component of it.
 RUNNERS: dict[str, tuple[str, ...]] = {
     "": ("",),
     "cpu": ("onnxruntime-cpu",),
     "cuda": ("onnxruntime-cuda", PLUGIN_LOOP),
+    "tensorrt": (ENGINE,),
+    "tensorrt-rtx": (ENGINE,),
 }
 
 
@@ -96,6 +129,8 @@ def check_contract(folder: Path, manifest: Manifest) -> None:
         if entry is None:
             continue
         found = (entry.inputs, entry.outputs, entry.state)
+        if getattr(manifest.components.get(entry.component), "backend", "") == ENGINE:
+            found = (*_with_wide_caches(entry), entry.state)
         # A builder may give up updating in place; one that adds to it would read what it overwrote.
         allowed = set(entry.in_place) <= set(spec.in_place)
         if found != (spec.inputs, spec.outputs, spec.state) or not allowed:
@@ -105,6 +140,26 @@ def check_contract(folder: Path, manifest: Manifest) -> None:
                 found=_tensors(entry.inputs, entry.outputs),
                 do=f"build it again: {rebuild_command(manifest, folder)}",
             )
+
+
+def _with_wide_caches(
+    entry: GraphEntry,
+) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+    """Inputs and outputs with float32 for caches of half of its size, where both ends have one."""
+    dtypes = {spec.name: spec.dtype for spec in (*entry.inputs, *entry.outputs)}
+    narrow = {
+        name
+        for name in entry.state
+        if "cache" in name
+        and dtypes[name] in ("bfloat16", "float16")
+        and dtypes[name] == dtypes.get(name + NEXT)
+    }
+    narrow |= {name + NEXT for name in narrow}
+
+    def wide(specs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
+        return tuple(replace(s, dtype="float32") if s.name in narrow else s for s in specs)
+
+    return wide(entry.inputs), wide(entry.outputs)
 
 
 def _tensors(inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]) -> str:
@@ -137,6 +192,23 @@ def open_folder(
     check fails.
     """
     start = time.perf_counter()
+    path, manifest = check_folder(folder)
+    if verify:
+        check_files(path, manifest)
+    checked = time.perf_counter()
+    backend = BACKENDS[manifest.target](path, manifest, threads)
+    log.info(
+        "%s: checked in %.2f s, loaded in %.2f s, target %r, family %s",
+        path, checked - start, time.perf_counter() - checked, manifest.target, manifest.family,
+    )  # fmt: skip
+    return OpenFolder(path, manifest, backend, threads)
+
+
+def check_folder(folder: str | Path | None) -> tuple[Path, Manifest]:
+    """The folder and its manifest, where this version and this machine can run it, by its manifest.
+
+    None is the embedded default. Raises FolderError; the files' hashes are not looked at.
+    """
     path = EMBEDDED if folder is None else Path(folder)
     manifest = read_manifest(path)
     if manifest.target not in BACKENDS:
@@ -148,14 +220,6 @@ def open_folder(
             do="update ming-trt, or build the folder for another target",
         )
     check_contract(path, manifest)
-    check_machine(manifest, path)
-    check_cuda(manifest, path)
-    if verify:
-        check_files(path, manifest)
-    checked = time.perf_counter()
-    backend = BACKENDS[manifest.target](path, manifest, threads)
-    log.info(
-        "%s: checked in %.2f s, loaded in %.2f s, target %r, family %s",
-        path, checked - start, time.perf_counter() - checked, manifest.target, manifest.family,
-    )  # fmt: skip
-    return OpenFolder(path, manifest, backend, threads)
+    for check in MACHINE_CHECKS[manifest.target]:
+        check(manifest, path)
+    return path, manifest

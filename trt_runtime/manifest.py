@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shlex
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -35,16 +34,18 @@ from trt_runtime.manifest_entries import (
 )
 from trt_runtime.manifest_entries import is_plain_name as is_plain_name
 from trt_runtime.printable import printable
+from trt_runtime.rebuilding import BUNDLE as BUNDLE
+from trt_runtime.rebuilding import command_of, quoted
+from trt_runtime.rebuilding import export_command as export_command
+from trt_runtime.rebuilding import rebuild_command as rebuild_command
 
-FORMAT_VERSION = 4
-BUNDLE = "ming-trt-bundle"
+FORMAT_VERSION = 5
 ENGINES = "ming-trt-engines"
 #: The tokenizer's file, in either kind of folder.
 TOKENIZER = "tokenizer.json"
 #: The speaker encoder's file, in either kind of folder; not every checkpoint has one.
 SPEAKER_ENCODER = "speaker_encoder.onnx"
 
-_EXPORT_OPTIONS = ("cache_length", "max_steps", "prefill_chunks", "max_reference_latents")
 _LARGEST_MANIFEST = 64 << 20
 
 
@@ -102,7 +103,7 @@ def read_manifest(folder: Path) -> Manifest:
             f"No such folder: {folder}",
             expected="a bundle (python -m export) or an engine folder (build-engines)",
             do="check the path, or build one: build-engines CHECKPOINT --target cpu --out "
-            + _quoted(str(folder)),
+            + quoted(str(folder)),
         )
     if not path.is_file():
         raise FolderError(
@@ -112,7 +113,7 @@ def read_manifest(folder: Path) -> Manifest:
             if (folder / "config.json").is_file()
             else "another kind of folder",
             do="build engines from it first: "
-            f"build-engines {_quoted(str(folder))} --target cpu --out ENGINES",
+            f"build-engines {quoted(str(folder))} --target cpu --out ENGINES",
         )
     try:
         if path.stat().st_size > _LARGEST_MANIFEST:
@@ -140,7 +141,7 @@ def _parse(path: Path, data: dict[str, Any]) -> Manifest:
             do="point to a folder made by python -m export or build-engines",
         )
     if version != FORMAT_VERSION:
-        redo = _rebuild(kind, data.get("target"), data.get("build"), path.parent)
+        redo = command_of(kind, data.get("target"), data.get("build"), path.parent)
         raise FolderError(
             f"{path} has another format version",
             expected=f"format version {FORMAT_VERSION}",
@@ -174,47 +175,9 @@ def _parse(path: Path, data: dict[str, Any]) -> Manifest:
             expected=f"every field of format version {FORMAT_VERSION}",
             found=f"{type(error).__name__}: {printable(str(error))}",
             do="build the folder again: "
-            + _rebuild(kind, data.get("target"), data.get("build"), path.parent),
+            + command_of(kind, data.get("target"), data.get("build"), path.parent),
         ) from error
     return manifest
-
-
-def rebuild_command(manifest: Manifest, folder: Path) -> str:
-    """The command that makes `folder` again, quoted for a shell.
-
-    A bundle does not say which checkpoint it came from, so that it is the same wherever it is made;
-    an engine folder names its source and what was chosen, as far as its manifest has them.
-    """
-    return _rebuild(manifest.kind, manifest.target, manifest.build, folder)
-
-
-def export_command(folder: Path) -> str:
-    """The command that makes the bundle `folder`, quoted for a shell."""
-    return f"python -m export CHECKPOINT {_quoted(str(folder))}"
-
-
-def _quoted(word: str) -> str:
-    return shlex.quote(printable(word))
-
-
-def _rebuild(kind: str, target: Any, build: Any, folder: Path) -> str:
-    """The same from fields that may be anything: the manifest may be damaged, or a stranger's."""
-    if kind == BUNDLE:
-        return export_command(folder)
-    noted = build if isinstance(build, Mapping) else {}
-    source, options = noted.get("source"), noted.get("export_options")
-    # A leading dash would be read as an option.
-    words = [
-        "build-engines",
-        source if isinstance(source, str) and source and source[0] != "-" else "SOURCE",
-        "--target",
-        target if isinstance(target, str) and target else "cpu",
-    ]
-    for name, value in options.items() if isinstance(options, Mapping) else ():
-        if name in _EXPORT_OPTIONS:
-            numbers = value if isinstance(value, list | tuple) else [value]
-            words += ["--" + name.replace("_", "-"), ",".join(map(str, numbers))]
-    return " ".join(map(_quoted, [*words, "--out", str(folder)]))
 
 
 def _check_references(manifest: Manifest) -> None:

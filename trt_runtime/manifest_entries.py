@@ -53,12 +53,17 @@ class ComponentEntry:
     """What a folder says of a component beside its graphs.
 
     `sizes`: of a talker, what its graphs know and their shapes do not tell. In an engine folder
-    `backend` names what runs the component, and `tensors` are those of a backend without graphs.
+    `backend` names what runs the component, `tensors` are those of a backend without graphs.
+    `profiles`: of a component that is one engine, (slots, tokens) of each of its optimisation
+    profiles in the engine's order; (1, 1) is that of graphs without slots. `operators` says what
+    became of each plugin operator.
     """
 
     sizes: TransformerSizes | None = None
     backend: str = ""
     tensors: Mapping[str, StoredTensor] = field(default_factory=dict)
+    profiles: tuple[tuple[int, int], ...] = ()
+    operators: Mapping[str, str] = field(default_factory=dict)
 
 
 def graph_to_json(graph: GraphEntry) -> dict[str, Any]:
@@ -96,6 +101,8 @@ def component_to_json(component: ComponentEntry) -> dict[str, Any]:
         "sizes": None if component.sizes is None else component.sizes.to_json(),
         "backend": component.backend,
         "tensors": _tensors_to_json(component.tensors),
+        "profiles": [list(profile) for profile in component.profiles],
+        "operators": dict(component.operators),
     }
 
 
@@ -105,6 +112,8 @@ def component_from_json(data: dict[str, Any]) -> ComponentEntry:
         sizes=None if sizes is None else TransformerSizes.from_json(sizes),
         backend=text(data["backend"]),
         tensors=_tensors_from_json(data["tensors"]),
+        profiles=tuple(_profile(profile) for profile in data["profiles"]),
+        operators={text(n): text(form) for n, form in data["operators"].items()},
     )
 
 
@@ -153,6 +162,13 @@ def _shape(value: Any) -> tuple[int, ...]:
     if not isinstance(value, list):
         raise TypeError(f"{value!r} is not a shape")
     return tuple(whole(size) for size in value)
+
+
+def _profile(value: Any) -> tuple[int, int]:
+    slots, tokens = _shape(value)
+    if not (slots and tokens):
+        raise ValueError(f"{value!r} is no profile: (slots, tokens)")
+    return slots, tokens
 
 
 def _axes(value: Any) -> list[int | str]:

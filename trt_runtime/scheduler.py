@@ -147,7 +147,8 @@ class Scheduler:
                 if active:
                     batch.step()
             except BaseException as error:
-                if batch is None and isinstance(error, MemoryError | ValueError):
+                full = isinstance(error, MemoryError | ValueError)
+                if batch is None and full and not isinstance(error, UserError):
                     error = UserError(
                         f"There is no memory for {self._slots} requests at a time",
                         expected="caches for each of them beside the weights",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import shlex
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from trt_runtime.errors import UserError, reason_of
+from trt_runtime.interruption import interruptions_wait
 
 
 @contextmanager
@@ -37,6 +39,20 @@ def written_beside(path: Path, data: bytes) -> Iterator[Path]:
         if missing:
             do = f"make it first: mkdir -p {shlex.quote(str(folder))}"
         raise UserError(f"{path} cannot be written", found=found, do=do) from error
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """`data` to `path`, whole or not at all; a link is followed, and the file it names replaced."""
+    target = Path(os.path.realpath(path))
+    with written_beside(target, data) as temporary, interruptions_wait():
+        temporary.replace(target)
+
+
+def check_writable(path: Path) -> None:
+    """Raises UserError where :func:`write_whole` would fail: before any work is done for it."""
+    check_replaceable_file(path)
+    with written_beside(Path(os.path.realpath(path)), b""):
+        pass
 
 
 def check_replaceable_file(path: Path) -> None:

@@ -29,8 +29,9 @@ def cached_attention(
         angles = positions.float().unsqueeze(-1) * inverse_frequencies
         rows = qkv[slot].view(tokens, heads + 2 * kv_heads, head_dim).transpose(0, 1)
         query, key, value = rows.split([heads, kv_heads, kv_heads])
-        key_cache[slot, :, positions] = _turned(key, angles)
-        value_cache[slot, :, positions] = value
+        # Turned in float32, kept in what the caches are.
+        key_cache[slot, :, positions] = _turned(key, angles).to(key_cache.dtype)
+        value_cache[slot, :, positions] = value.to(value_cache.dtype)
         distance = positions.unsqueeze(-1) - torch.arange(start + tokens)
         seen = (distance >= 0) & (distance <= window)
         attended.append(

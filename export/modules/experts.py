@@ -29,7 +29,8 @@ def mixture_of_experts(
         row, place = torch.where(experts == expert)
         both = rows[row] @ gate_up[expert].T
         inner = silu(both[:, 0::2]) * both[:, 1::2]
-        y.index_add_(0, row, (inner @ down[expert].T) * weights[row, place].unsqueeze(-1))
+        given = (inner @ down[expert].T) * weights[row, place].unsqueeze(-1)
+        y.index_add_(0, row, given.to(y.dtype))
     return y.view(x.shape)
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from engines.targets import TARGETS, find_target
+from engines.targets import TARGETS, _imported, find_target
 from trt_runtime.errors import UserError
 
 
@@ -13,13 +13,15 @@ def test_cpu_leaves_out_the_unrolled_tail_only():
     assert not cpu.takes("tail")
     assert cpu.takes("talker_1")
     assert cpu.takes("flow_step")
-    assert cpu.precision == "float32"
+    assert cpu.precisions == ("float32",)
 
 
 def test_every_row_names_a_builder_that_exists():
     for name, target in TARGETS.items():
         assert target.name == name
-        assert all(callable(builder) for builder in target.load_builders().values())
+        for row in (target.row, *target.others.values()):
+            assert callable(_imported(row.build))
+        assert callable(_imported(target.machine))
 
 
 def test_unknown_target_lists_those_that_exist():

@@ -11,6 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from engines.onnxruntime_kernels import use_kernels
+from engines.operator_forms import DECOMPOSABLE
 from export.operator_bodies import body_of
 from trt_runtime.contract import SLOTS
 from trt_runtime.operators import DOMAIN, VERSION
@@ -85,3 +86,11 @@ def with_kernel(model: onnx.ModelProto, kernel: str) -> onnx.ModelProto:
     assert [node.op_type for node in model.graph.node if node.domain] == [kernel]
     assert not model.functions
     return model
+
+
+def without_our_attribute(model: onnx.ModelProto) -> None:
+    """Takes TensorRT's attribute off ONNX's `Attention`, of which only its parser knows."""
+    for node in model.graph.node:
+        kept = [a for a in node.attribute if a.name != DECOMPOSABLE]
+        del node.attribute[:]
+        node.attribute.extend(kept)

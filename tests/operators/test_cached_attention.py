@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from engines.onnxruntime_kernels import use_kernels
+from engines.operator_forms import NATIVE, expand_operators
 from export.modules.attention import cached_attention
 from tests.operators.one_node import (
     Arrays,
@@ -24,6 +25,7 @@ from tests.operators.one_node import (
     run_by_onnxruntime,
     session_of,
     with_kernel,
+    without_our_attribute,
 )
 from trt_runtime.contract import NEXT
 from trt_runtime.operators import CACHED_ATTENTION
@@ -174,7 +176,15 @@ def kernel_in_place(a: Arrays, case: Case) -> list[np.ndarray]:
     return [binding.get_outputs()[0].numpy(), *(memory[name] for name in CACHES)]
 
 
-FUNCTIONS: list[Implementation] = [torch_module, body_by_onnx, body_by_onnxruntime]
+def native_layers(a: Arrays, case: Case) -> list[np.ndarray]:
+    """What TensorRT's parser makes its own layers of, run by ONNX Runtime's CPU kernels."""
+    native = model(a, case)
+    assert expand_operators(native, native=True) == {CACHED_ATTENTION: NATIVE}
+    without_our_attribute(native)
+    return run_by_onnxruntime(native, a)
+
+
+FUNCTIONS: list[Implementation] = [torch_module, body_by_onnx, body_by_onnxruntime, native_layers]
 KERNELS: list[Implementation] = [kernel_of_onnxruntime, kernel_in_place]
 every_implementation = pytest.mark.parametrize(
     "implementation", FUNCTIONS + KERNELS, ids=lambda f: f.__name__

@@ -159,7 +159,7 @@ def check_imports(python: Path, cwd: Path) -> None:
 
 def check_commands(scripts: Path, cwd: Path) -> None:
     usage = run(scripts / "ming-trt", "--help", cwd=cwd, timeout_s=60)
-    for subcommand in ("speak", "normalize", "voices", "inspect", "doctor"):
+    for subcommand in ("speak", "normalize", "voices", "inspect", "bench", "doctor"):
         expect(subcommand in usage, f"`ming-trt --help` does not name {subcommand}:\n{usage}")
     run(scripts / "build-engines", "--help", cwd=cwd, timeout_s=60)
     run(scripts / "ming-trt", "doctor", cwd=cwd, timeout_s=120)

@@ -16,12 +16,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCK = ROOT / "requirements.lock"
-EXTRA = "dev"  # has cpu, engines, export, listen, plots and text in it
+EXTRA = "dev"  # has compare, cpu, engines, export, listen, plots and text in it
 OLDEST = (3, 11)
 
 HEADER = """\
-# Constraints, not requirements: every package that `.[dev]` (with cpu, engines, export, listen,
-# plots and text) installs on Python 3.11 for Linux.
+# Constraints, not requirements: every package that `.[dev]` (with compare, cpu, engines, export,
+# listen, plots and text) installs on Python 3.11 for Linux.
 #
 #   pip install -c requirements.lock -e '.[dev]'
 #
@@ -29,8 +29,9 @@ HEADER = """\
 # and the CUDA build; the CUDA packages that the latter adds are pinned by torch itself.
 """
 
-# torch's CUDA build brings these and pins them itself; pip is the venv's own.
-UNPINNED = re.compile(r"pip|triton|nvidia-.*|cuda-.*")
+# torch's CUDA build brings these and pins them itself; pip is the venv's own. CUDA's bindings for
+# Python and what they need are of the extras tensorrt and tensorrt-rtx too.
+UNPINNED = re.compile(r"pip|triton|nvidia-.*|cuda-(?!bindings$|pathfinder$).*")
 
 
 def installed_versions(torch: str) -> dict[str, str]:

@@ -31,7 +31,7 @@ def test_help_names_the_subcommands_and_loads_nothing_heavy():
         )  # fmt: skip
         assert "loaded: []" in result.stdout
         if arguments in (["--help"], []):
-            for name in ("speak", "normalize", "voices", "inspect", "doctor"):
+            for name in main.OWN:
                 assert name in result.stdout
 
 

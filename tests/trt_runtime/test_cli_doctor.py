@@ -27,9 +27,11 @@ def test_doctor_tells_what_is_here(capsys):
         r"python +3\.", r"numpy +\d", r"tokenizers +\d", r"soundfile +\d", r"sentencex +\d",
         r"onnxruntime +\d\S+ \(from onnxruntime", r"providers .*CPUExecutionProvider",
         r"architecture +\w", r"logical_cores +\d", r"cpu +installed", r"tensorrt-rtx +",
+        r"^tensorrt +(\d|not installed)", r"^tensorrt-rtx +(\d|not installed)",
+        r"^cuda-bindings +(\d|not installed)",
         r"nothing is wrong",
     ):  # fmt: skip
-        assert re.search(line, output), line
+        assert re.search(line, output, re.MULTILINE), line
 
 
 def test_doctor_prints_json(capsys):
@@ -88,7 +90,11 @@ def test_doctor_finds_a_package_that_cannot_be_imported(package, capsys, monkeyp
 
 
 #: Where a distribution's module is not its name with underscores.
-MODULES = {"tensorrt-cu13": "tensorrt", "tensorrt-rtx-cu13": "tensorrt_rtx"}
+MODULES = {
+    "cuda-bindings": "cuda.bindings",
+    "tensorrt-cu13": "tensorrt",
+    "tensorrt-rtx-cu13": "tensorrt_rtx",
+}
 
 
 def modules_of(requirements):

@@ -67,6 +67,8 @@ def test_every_expression_is_in_some_message() -> None:
         ("give split_limit=None, or less", "give --split-limit none, or less"),
         ("ask for max_steps=10, or", "ask for --max-steps 10, or"),
         ("retries cannot be used", "--retries cannot be used"),
+        ("steps cannot be used", "--steps cannot be used"),
+        ("do: load(..., slots=...) with fewer", "do: ask for fewer --slots"),
         ("change retries, or leave it out", "change --retries, or leave it out"),
         ("leave voice out; for", "leave --voice out; for"),
         ("It is wrong.\n  Expected: no voice.", "It is wrong.\n  Expected: no --voice."),

@@ -47,7 +47,7 @@ class Driver:
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     monkeypatch.setattr(cuda_devices, "_library", Driver)
-    monkeypatch.setattr(cuda_devices, "_driver_version", lambda: "580.159.04")
+    monkeypatch.setattr(cuda_devices, "driver_version", lambda: "580.159.04")
     return monkeypatch
 
 
@@ -67,7 +67,7 @@ def test_a_driver_that_cannot_start_has_no_gpus(driver: pytest.MonkeyPatch, fail
 
 def test_no_driver_has_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_devices, "_library", lambda: None)
-    monkeypatch.setattr(cuda_devices, "_driver_version", lambda: None)
+    monkeypatch.setattr(cuda_devices, "driver_version", lambda: None)
     assert describe_cuda() == {"driver": None, "cuda": None, "devices": []}
 
 
@@ -130,4 +130,49 @@ def test_the_drivers_version_is_not_the_processors_name(
 ) -> None:
     (tmp_path / "version").write_text(line + "\n", encoding="utf-8")
     monkeypatch.setattr(cuda_devices, "_VERSION_FILE", tmp_path / "version")
-    assert cuda_devices._driver_version() == "580.159.04"
+    assert cuda_devices.driver_version() == "580.159.04"
+
+
+class Management:
+    """The driver's management library: knows one GPU by its unique name."""
+
+    def __init__(self, fails: str = "") -> None:
+        self.fails, self.asked, self.open = fails, b"", 0
+
+    def nvmlInit_v2(self) -> int:
+        self.open += 1
+        return 0
+
+    def nvmlShutdown(self) -> int:
+        self.open -= 1
+        return 0
+
+    def nvmlDeviceGetHandleByUUID(self, name: bytes, handle: Any) -> int:
+        self.asked = name
+        return int(self.fails == "handle")
+
+    def nvmlDeviceGetMemoryInfo(self, handle: Any, memory: Any) -> int:
+        memory[0], memory[1], memory[2] = 141 << 30, 140 << 30, 1 << 30
+        return int(self.fails == "memory")
+
+
+def test_memory_in_use_is_that_of_the_gpu_that_cuda_counts_first(
+    driver: pytest.MonkeyPatch,
+) -> None:
+    library = Management()
+    driver.setattr(cuda_devices, "_loaded", lambda name: library)
+    assert cuda_devices.device_memory_in_use() == 1 << 30
+    assert library.asked == b"GPU-00000000-0000-0000-0000-000000000000"
+    assert library.open == 0
+
+
+@pytest.mark.parametrize("fails", ["handle", "memory"])
+def test_memory_in_use_is_unknown_where_the_driver_does_not_say(
+    fails: str, driver: pytest.MonkeyPatch
+) -> None:
+    library = Management(fails)
+    driver.setattr(cuda_devices, "_loaded", lambda name: library)
+    assert cuda_devices.device_memory_in_use() is None
+    assert library.open == 0
+    driver.setattr(cuda_devices, "_loaded", lambda name: None)
+    assert cuda_devices.device_memory_in_use() is None

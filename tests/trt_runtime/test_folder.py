@@ -14,7 +14,14 @@ from engines.targets import TARGETS
 from trt_runtime import folder
 from trt_runtime.backends.onnxruntime_cpu import CpuBackend
 from trt_runtime.errors import FolderError
-from trt_runtime.folder import BACKENDS, EMBEDDED, RUNNERS, check_contract, open_folder
+from trt_runtime.folder import (
+    BACKENDS,
+    EMBEDDED,
+    MACHINE_CHECKS,
+    RUNNERS,
+    check_contract,
+    open_folder,
+)
 from trt_runtime.manifest import BUNDLE, ENGINES, read_manifest
 
 
@@ -23,7 +30,7 @@ def test_every_target_that_is_built_can_be_spoken_from() -> None:
 
     The runtime may not import the builders, so the two tables are held together here.
     """
-    assert set(BACKENDS) == set(RUNNERS) == {"", *TARGETS}
+    assert set(BACKENDS) == set(RUNNERS) == set(MACHINE_CHECKS) == {"", *TARGETS}
     for name, target in TARGETS.items():
         rows = (target.row, *target.others.values())
         assert {row.backend for row in rows} == set(RUNNERS[name])
@@ -52,8 +59,8 @@ def _change(path: Path, **fields: Any) -> None:
 
 
 def test_a_target_without_a_backend_names_those_that_have_one(copied: Path) -> None:
-    _change(copied, target="tensorrt")
-    with pytest.raises(FolderError, match=r"'tensorrt'[\s\S]*Expected: [^\n]*'cpu'") as caught:
+    _change(copied, target="abacus")
+    with pytest.raises(FolderError, match=r"'abacus'[\s\S]*Expected: [^\n]*'cpu'") as caught:
         open_folder(copied)
     assert "''" not in str(caught.value)
 

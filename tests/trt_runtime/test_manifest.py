@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from trt_runtime.manifest import (
     ENGINES,
     FORMAT_VERSION,
     MANIFEST,
+    ComponentEntry,
     GraphEntry,
     Manifest,
     StoredTensor,
@@ -226,3 +228,20 @@ def test_damaged_bundle_says_how_to_export_again(folder: Path):
         FolderError, match=r"has changed(?s:.*)python -m export CHECKPOINT .*engines"
     ):
         check_files(folder, read_manifest(folder))
+
+
+def test_profiles_and_operators_of_an_engine_are_read(folder: Path):
+    profiles = ((1, 1), (2, 1), (1, 16))
+    forms = {"CachedAttention": "native"}
+    entry = ComponentEntry(backend="tensorrt", profiles=profiles, operators=forms)
+    manifest = replace(read_manifest(folder), components={"a": entry})
+    (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
+    assert read_manifest(folder).components["a"] == entry
+
+
+@pytest.mark.parametrize("profile", [[1], [1, 0], [0, 1], [1, 1, 1], "11", [1, "1"], [True, 1]])
+def test_a_profile_is_two_numbers(folder: Path, profile: object):
+    entry = {"sizes": None, "backend": "", "tensors": {}, "operators": {}, "profiles": [profile]}
+    edit(folder, lambda data: data["components"].update(a=entry))
+    with pytest.raises(FolderError, match="damaged"):
+        read_manifest(folder)

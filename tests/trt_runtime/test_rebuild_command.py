@@ -64,3 +64,28 @@ def test_what_a_strangers_manifest_says_is_one_word() -> None:
 @pytest.mark.parametrize("options", [None, 3, ["cache_length"], "text"])
 def test_options_of_another_kind_are_left_out(options: Any) -> None:
     assert "--cache-length" not in command(source="a", export_options=options)
+
+
+def test_the_options_of_the_build_are_chosen_again() -> None:
+    noted = {"precision": "mixed-bf16", "compute_capability": ["8.9"], "slots": [1, 2, 4], "x": 1}
+    found = command(target="tensorrt-rtx", source="a", options=noted)
+    chosen = ["--precision", "mixed-bf16", "--compute-capability", "8.9", "--slots", "1,2,4"]
+    assert found == ["build-engines", "a", "--target", "tensorrt-rtx", *chosen, "--out", "out"]
+
+
+def test_an_option_may_be_another_and_another_target_has_none_of_them() -> None:
+    noted = {"precision": "mixed-bf16", "compute_capability": ["8.9"], "slots": "1; id"}
+    manifest: Any = SimpleNamespace(
+        kind=ENGINES, target="tensorrt-rtx", build={"source": "a", "options": noted}
+    )
+    changed = rebuild_command(
+        manifest, Path("out"), options={"compute_capability": "8.6", "precision": None}
+    )
+    assert shlex.split(changed)[4:8] == ["--compute-capability", "8.6", "--slots", "1; id"]
+    other = rebuild_command(manifest, Path("out"), target="cuda")
+    assert shlex.split(other) == ["build-engines", "a", "--target", "cuda", "--out", "out"]
+
+
+@pytest.mark.parametrize("options", [None, 3, ["slots"], "text", {"slots": None}])
+def test_build_options_of_another_kind_are_left_out(options: Any) -> None:
+    assert "--slots" not in command(source="a", options=options)

@@ -20,7 +20,7 @@ import pytest
 from tests.conftest import Folders
 from tests.goldens import relative_error
 from tests.trt_runtime.test_batch import TOLERANCE, alone, options_of
-from trt_runtime import BusyError, Submission, UserError, load
+from trt_runtime import BusyError, FolderError, Submission, UserError, load
 from trt_runtime.backends.onnxruntime_cpu import CpuBuffer
 from trt_runtime.batch import Batch
 from trt_runtime.speech import FinishReason
@@ -406,6 +406,19 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 def test_more_slots_than_any_machine_steps_are_refused() -> None:
     with pytest.raises(UserError, match=r"slots[\s\S]*1 to 256"):
         load(slots=1000)
+
+
+def test_what_explains_itself_is_not_taken_for_missing_memory(
+    speaker: Synthesizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: Batch, *_: Any) -> None:
+        raise FolderError("talker cannot be captured", do="build it again")
+
+    wait_for_the_end()
+    with monkeypatch.context() as patch:
+        patch.setattr(Batch, "__init__", broken)
+        with pytest.raises(FolderError, match=r"^talker cannot be captured"):
+            speaker.submit("Say this.", max_steps=2).result(60)
 
 
 def test_slots_that_find_no_memory_are_told(

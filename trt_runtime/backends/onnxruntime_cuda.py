@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import time
-import weakref
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -21,10 +20,12 @@ import numpy as np
 
 from trt_runtime.backends.device_buffer import INSTALL, DeviceBuffer, Place
 from trt_runtime.backends.device_weights import load_weights
+from trt_runtime.backends.idle_talkers import IdleTalkers
 from trt_runtime.backends.interface import Talker
 from trt_runtime.backends.onnxruntime_cpu import check_session, import_onnxruntime
 from trt_runtime.backends.plugin_talker import Loop, PluginTalker
-from trt_runtime.contract import NEXT, ON_DEMAND, TALKER, TensorSpec
+from trt_runtime.backends.row_binding import bind_rows, buffer_name
+from trt_runtime.contract import ON_DEMAND, TALKER, TensorSpec
 from trt_runtime.errors import FolderError, UserError
 from trt_runtime.manifest import GraphEntry, Manifest, rebuild_command
 from trt_runtime.talker_kernels import kernel_sizes
@@ -89,27 +90,20 @@ class CudaBoundGraph:
         slots: int,
     ) -> None:
         self._backend, self._lane = backend, lane
-        self.buffers: dict[str, DeviceBuffer] = {}
+        self.buffers: dict[str, DeviceBuffer] = bind_rows(
+            entry, buffers, first=first, slots=slots,
+            make=lambda specs: {s.name: DeviceBuffer(backend.place, s) for s in specs},
+        )  # fmt: skip
         into: list[tuple[Any, Any]] = []
         out: list[tuple[Any, Any]] = []
-        state = {name + NEXT: name for name in entry.state}
-
-        def bound(tensor: TensorSpec) -> DeviceBuffer:
-            name, spec = state.get(tensor.name, tensor.name), tensor.sized(slots)
-            if name not in self.buffers:
-                given = buffers.get(name)
-                self.buffers[name] = (
-                    DeviceBuffer(backend.place, spec) if given is None else given.rows(spec, first)
-                )
-            return self.buffers[name]
-
         for tensors, pairs in ((entry.inputs, into), (entry.outputs, out)):
             for tensor in tensors:
-                mine, own = bound(tensor).tensor, lane.tensors[tensor.name]
+                mine = self.buffers[buffer_name(entry, tensor.name)].tensor
+                own = lane.tensors[tensor.name]
                 own = own[:slots] if tensor.by_slot else own
                 pairs.append((own, mine) if pairs is into else (mine, own))
         self._into, self._out = _by_type(into), _by_type(out)
-        self._written = [self.buffers[state.get(t.name, t.name)] for t in entry.outputs]
+        self._written = [self.buffers[buffer_name(entry, t.name)] for t in entry.outputs]
 
     def run(self) -> None:
         self._backend.call(self._run)
@@ -164,7 +158,7 @@ class CudaBackend:
         started = time.perf_counter()
         self._sessions: dict[str, Any] = {}
         self._lanes: dict[tuple[str, int], _Lane] = {}
-        self._idle: dict[int, list[Loop]] = {}
+        self._idle: IdleTalkers[Loop] = IdleTalkers()
         self._weights = load_weights(folder, manifest.components[TALKER].tensors, self.place)
         log.info("the talker's weights: %.2f s", time.perf_counter() - started)
         for name in manifest.graphs:
@@ -195,13 +189,10 @@ class CudaBackend:
 
     def talker(self, slots: int = 1) -> Talker:
         """One that nobody uses any more, or a new one: making it compiles and captures."""
-        idle = self._idle.setdefault(slots, [])
-        try:
-            loop = idle.pop()
-        except IndexError:
-            loop = self.call(partial(self._make_loop, self._weights, slots))
+        make = partial(self._make_loop, self._weights, slots)
+        loop = self._idle.take(slots, lambda: self.call(make))
         talker = PluginTalker(self.place, loop)
-        weakref.finalize(talker, _keep_one, idle, loop)
+        self._idle.keep_after(talker, slots, loop)
         return talker
 
     def _plugin_loop(self, weights: dict[str, Any], slots: int) -> Loop:
@@ -265,12 +256,6 @@ class CudaBackend:
             "use_tf32": "0",
             "arena_extend_strategy": "kSameAsRequested",
         }
-
-
-def _keep_one(idle: list[Loop], loop: Loop) -> None:
-    """Of the loops of one size that nobody uses, one waits for the next; others are freed."""
-    if not idle:
-        idle.append(loop)
 
 
 def bucket(slots: int) -> int:

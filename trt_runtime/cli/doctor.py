@@ -21,9 +21,10 @@ from trt_runtime.cli import Command, standard_output
 EXTRAS: dict[str, tuple[str, ...]] = {
     "export": ("huggingface_hub", "ml_dtypes", "onnx", "onnx_ir", "onnxscript", "torch"),
     "engines": ("ml_dtypes", "onnx"),
+    "compare": ("matplotlib", "ml_dtypes", "onnx", "polygraphy"),
     "text": ("wetext",),
-    "tensorrt": ("polygraphy", "tensorrt"),
-    "tensorrt-rtx": ("polygraphy", "tensorrt_rtx"),
+    "tensorrt": ("cuda.bindings", "polygraphy", "tensorrt"),
+    "tensorrt-rtx": ("cuda.bindings", "polygraphy", "tensorrt_rtx"),
 }
 #: By target: modules that building for it needs, with the command that installs each.
 TARGETS: dict[str, dict[str, str]] = {
@@ -35,6 +36,14 @@ TARGETS: dict[str, dict[str, str]] = {
         "onnx": "pip install 'ming-trt[engines]'",
         "onnxruntime": "pip install 'ming-trt[cpu]'",
         "ml_dtypes": "pip install 'ming-trt[engines]'",
+    },
+    "tensorrt": {
+        "onnx": "pip install 'ming-trt[engines]'",
+        "tensorrt": "pip install 'ming-trt[tensorrt]'",
+    },
+    "tensorrt-rtx": {
+        "onnx": "pip install 'ming-trt[engines]'",
+        "tensorrt_rtx": "pip install 'ming-trt[tensorrt-rtx]'",
     },
 }
 #: Modules that the extra `cuda` brings beside ONNX Runtime.
@@ -67,6 +76,7 @@ def examine() -> dict[str, Any]:
     """
     from trt_runtime.cuda_devices import describe_cuda
     from trt_runtime.machine import describe_machine
+    from trt_runtime.tensorrt_library import MODULES, installed_version
 
     problems: list[dict[str, str]] = []
     onnxruntime = _examine_onnxruntime(problems)
@@ -75,6 +85,10 @@ def examine() -> dict[str, Any]:
         "python": platform.python_version(),
         "packages": _examine_packages(problems),
         "onnxruntime": onnxruntime,
+        "tensorrt": {
+            **{target: installed_version(target) for target in MODULES},
+            "cuda-bindings": _distribution_version("cuda-bindings", "cuda.bindings"),
+        },
         "machine": describe_machine(),
         "gpu": describe_cuda(),
         "extras": _examine_extras(onnxruntime),
@@ -109,6 +123,11 @@ def _installed_version(distribution: str) -> str:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
         return "there"
+
+
+def _distribution_version(distribution: str, module: str) -> str | None:
+    """None where the module is not there."""
+    return _installed_version(distribution) if _is_there(module) else None
 
 
 def _examine_onnxruntime(problems: list[dict[str, str]]) -> dict[str, Any]:
@@ -156,8 +175,15 @@ def _examine_extras(onnxruntime: dict[str, Any]) -> dict[str, list[str]]:
     }
     missing["cuda"] += [m for m in _CUDA if importlib.util.find_spec(m) is None]
     for name, modules in EXTRAS.items():
-        missing[name] = [m for m in modules if importlib.util.find_spec(m) is None]
+        missing[name] = [m for m in modules if not _is_there(m)]
     return missing
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # what it is a part of
+        return False
 
 
 def _missing_for(needs: dict[str, str]) -> dict[str, str]:
@@ -182,6 +208,8 @@ def describe(found: dict[str, Any]) -> Iterator[str]:
     provided = f" (from {', '.join(runtime['distributions'])})" if runtime["distributions"] else ""
     yield f"onnxruntime  {runtime['version'] or 'cannot be imported'}{provided}"
     yield f"providers    {', '.join(runtime['providers']) or 'none'}"
+    for name, version in found["tensorrt"].items():
+        yield f"{name:<13} {version or 'not installed'}"
     yield ""
     yield "this machine"
     for name, value in found["machine"].items():

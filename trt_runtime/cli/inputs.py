@@ -6,10 +6,12 @@ All of it is read up to a limit: a pipe may never end, and a header may promise 
 from __future__ import annotations
 
 import codecs
+import contextlib
 import io
 import math
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -126,6 +128,38 @@ def speaker_embeddings(path: str) -> list[NDArray[np.float32]]:
     if not np.isfinite(array).all():
         raise refused("NaN, infinity or a number beyond float32")
     return [np.ascontiguousarray(row) for row in np.atleast_2d(array)]
+
+
+def check_not_read(option: str, path: str, read: Iterable[tuple[str, int | str | Path]]) -> None:
+    """Raises UserError where the output `path` of `option` is one of the files that are `read`.
+
+    Those come after what names them, each by its path or its descriptor.
+    """
+    for source, file in read:
+        if _are_one(path, file):
+            raise UserError(
+                f"{option} and {source} name one file",
+                expected="an output that is no input",
+                found=path,
+                do=f"give {option} another name; the file of {source} would be lost",
+            )
+
+
+def folder_files(option: str, folder: str) -> Iterator[tuple[str, Path]]:
+    """Each file of a folder of engines after the option that names the folder."""
+    from trt_runtime.manifest import MANIFEST, read_manifest
+
+    with contextlib.suppress(UserError):  # told when it is loaded
+        for file in (MANIFEST, *read_manifest(Path(folder)).files):
+            yield option, Path(folder) / file
+
+
+def _are_one(output: str, file: int | str | Path) -> bool:
+    try:
+        read = os.fstat(file) if isinstance(file, int) else Path(file).stat()
+        return os.path.samestat(Path(output).stat(), read)
+    except (OSError, ValueError):  # one is not there; a path with a null character
+        return False
 
 
 def _most_bytes() -> int:

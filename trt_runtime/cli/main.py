@@ -16,7 +16,7 @@ from trt_runtime.exit_status import exit_status
 
 GROUP = "ming_trt.commands"
 #: The runtime's own, also without an installation (from a clone).
-OWN = ("speak", "normalize", "voices", "inspect", "doctor")
+OWN = ("speak", "normalize", "voices", "inspect", "bench", "doctor")
 
 
 def find_commands() -> dict[str, Command]:

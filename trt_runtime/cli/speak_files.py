@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -40,21 +39,13 @@ def check_destinations(arguments: argparse.Namespace, options: Mapping[str, Any]
     for output, path in (("-o", arguments.output), ("--sentences", arguments.sentences)):
         if path in (None, PIPE):
             continue
-        for source, file in read:
-            if _are_one(path, file):
-                raise UserError(
-                    f"{output} and {source} name one file",
-                    expected="an output that is no input",
-                    found=path,
-                    do=f"give {output} another name; the file of {source} would be lost",
-                )
+        inputs.check_not_read(output, path, read)
 
 
 def _files_read(
     arguments: argparse.Namespace, options: Mapping[str, Any]
 ) -> Iterator[tuple[str, int | str | Path]]:
     """Each file that a request comes from, its path or descriptor, after what names it."""
-    from trt_runtime.manifest import MANIFEST, read_manifest
     from trt_runtime.voice_store import VoiceStore
 
     for option, file in _texts_read(arguments):
@@ -74,10 +65,7 @@ def _files_read(
         with contextlib.suppress(UserError):  # a path, and no name
             yield "--voice", VoiceStore(arguments.voices).path(value)
     if arguments.engines is not None:
-        with contextlib.suppress(UserError):  # told when they are loaded
-            folder = Path(arguments.engines)
-            for file in (MANIFEST, *read_manifest(folder).files):
-                yield "--engines", folder / file
+        yield from inputs.folder_files("--engines", arguments.engines)
 
 
 def _texts_read(arguments: argparse.Namespace) -> Iterator[tuple[str, str]]:
@@ -99,11 +87,3 @@ def _values(given: Any) -> list[str]:
     if isinstance(given, Mapping):
         return list(given.values())
     return [] if given is None else [given] if isinstance(given, str) else list(given)
-
-
-def _are_one(output: str, file: int | str | Path) -> bool:
-    try:
-        read = os.fstat(file) if isinstance(file, int) else Path(file).stat()
-        return os.path.samestat(Path(output).stat(), read)
-    except (OSError, ValueError):  # one is not there; a path with a null character
-        return False

@@ -5,16 +5,16 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from trt_runtime.cli.inputs import PIPE
+from trt_runtime.cli.rewritten_line import RewrittenLine
 from trt_runtime.cli.standard_output import warn
 from trt_runtime.errors import UserError
-from trt_runtime.exit_status import tell, write_error
+from trt_runtime.exit_status import tell
 
 if TYPE_CHECKING:
     from trt_runtime.speech import Progress, SpokenSentence
@@ -92,20 +92,17 @@ def _limit_warnings(summary: Summary) -> Iterator[str]:
 
 def check_sentences_destination(path: str, output: str) -> None:
     """Raises UserError where :class:`SentencesFile` could not write `path`, before any work."""
-    from trt_runtime.whole_file import check_replaceable_file, written_beside
+    from trt_runtime.whole_file import check_writable
 
     if path == PIPE:
         raise UserError(
             "--sentences writes to a file only", found=path, do="give the name of a file"
         )
-    target = Path(os.path.realpath(path))
-    if target == Path(os.path.realpath(output)):
+    if Path(os.path.realpath(path)) == Path(os.path.realpath(output)):
         raise UserError(
             "--sentences and -o name one file", found=path, do="give each a name of its own"
         )
-    check_replaceable_file(Path(path))
-    with written_beside(target, b""):
-        pass
+    check_writable(Path(path))
 
 
 class SentencesFile:
@@ -178,23 +175,12 @@ def _from_to(sentence: SpokenSentence, sample_rate: int) -> tuple[float, float]:
     return first / sample_rate, (first + sentence.samples) / sample_rate
 
 
-class ProgressLine:
+class ProgressLine(RewrittenLine):
     """One line that is rewritten, on a terminal, once a request has taken two seconds."""
 
-    def __init__(self, *, silent: bool) -> None:
-        self._on = not silent and sys.stderr is not None and sys.stderr.isatty()
-        self._length = 0
-
     def show(self, progress: Progress) -> None:
-        if self._on and progress.seconds > 2:
-            line = progress_text(progress)
-            write_error("\r" + line.ljust(self._length))
-            self._length = len(line)
-
-    def clear(self) -> None:
-        if self._length:
-            write_error("\r" + " " * self._length + "\r")
-            self._length = 0
+        if progress.seconds > 2:
+            self.write(progress_text(progress))
 
 
 def progress_text(progress: Progress) -> str:

@@ -46,6 +46,10 @@ SPELLINGS: dict[str, str] = {
     "max_tokens": "--max-tokens",
     "chunk_patches": "--chunk-patches",
     "engines": "--engines",
+    "threads": "--threads",
+    "steps": "--steps",
+    "slots": "--slots",
+    "runs": "--runs",
     # Whole expressions.
     "latents=False": "--no-latents",
     "latents=True": "no --no-latents",
@@ -74,6 +78,7 @@ SPELLINGS: dict[str, str] = {
     "normalize needs the package": "Spelling out needs the package",
     "or leave normalize out": "or leave --normalize out",
     "make a voice (encode_voice)": "make a voice (ming-trt voices add)",
+    "load(..., slots=...) with fewer": "ask for fewer --slots",
     "ended by max_steps": "ended by --max-steps",
     "names in trt_runtime.instruction_values.VOICES": "names of the model's authors",
     "use normalize=True, which asks a library and not the model": "leave out --model, and a "

@@ -1,0 +1,1 @@
+"""Comparing two sides, a reference and what is judged: component by component, then the loop."""

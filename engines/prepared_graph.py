@@ -1,0 +1,64 @@
+"""A bundle's graph made ready for a backend that takes it as it is: operators and types written in.
+
+The same file is what TensorRT's parser gets and what ONNX Runtime's CUDA provider loads, so that
+what is measured of one on a GPU is said of the graph of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import onnx
+
+from engines.graph_file import check_external_data, check_graph, read_graph, retyped
+from engines.operator_forms import expand_operators, free_tokens
+from engines.precision_casts import apply_types, plan_types
+from engines.targets import GraphJob
+from trt_runtime.manifest import GraphEntry
+
+#: Where the exporter keeps the line of its source that made a node.
+_SOURCE = "ming_trt.source"
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """`model`, whose weights lie where the bundle has them; `entry`, with its tensors' types.
+
+    `types` is the precision plan by node; `forms` says what each plugin operator became; `sources`
+    gives by node the exporter's line.
+    """
+
+    model: onnx.ModelProto
+    entry: GraphEntry
+    types: Mapping[str, str]
+    forms: Mapping[str, str]
+    sources: Mapping[str, str]
+
+
+def prepare(
+    job: GraphJob, low: str | None, *, native: bool = False, any_tokens: bool = False
+) -> Prepared:
+    """Reads the job's graph and prepares it; `low` is the type of its products, None for float32.
+
+    `native` makes plugin operators TensorRT's layers where it has them; `any_tokens` frees the
+    number of tokens of a talker's step. Raises FolderError where the bundle's graph is damaged or
+    contradicts its manifest.
+    """
+    model = read_graph(job.bundle, job.entry)
+    check_external_data(job.bundle, job.entry, model, job.files)
+    check_graph(job.bundle, job.entry, model)
+    if any_tokens:
+        free_tokens(model)
+    forms = expand_operators(model, native)
+    sources = {
+        node.name: prop.value
+        for node in model.graph.node
+        for prop in node.metadata_props
+        if prop.key == _SOURCE
+    }
+    types = plan_types(model, low)
+    apply_types(model, types)
+    # Types that do not fit each other are our fault, and found here rather than by a library.
+    onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
+    return Prepared(model, retyped(job.entry, model), types, forms, sources)

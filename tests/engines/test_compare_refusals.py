@@ -1,0 +1,157 @@
+"""What cannot be compared is said before anything is done, and nothing is written."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import engines
+from engines.comparison.inputs import seeded_inputs
+from tests.conftest import Folders
+from tests.engines.comparing import status_of
+from trt_runtime.cli import main
+from trt_runtime.errors import UserError
+from trt_runtime.manifest import read_manifest
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str | Path) -> str:
+    """What is said of these words, which must end with status 2 and print no report."""
+    assert status_of(*words) == 2
+    said = capsys.readouterr()
+    assert not said.out
+    assert "What to do:" in said.err
+    return said.err
+
+
+def test_folders(
+    dense: Folders, moe: Folders, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good, empty, file = dense.bundle, tmp_path / "empty", tmp_path / "file"
+    empty.mkdir()
+    file.write_text("")
+    assert "nothing there" in refused(capsys, good, tmp_path / "absent")
+    assert "a file" in refused(capsys, file, good)
+    assert "neither" in refused(capsys, good, empty)
+    assert "different models" in refused(capsys, good, moe.bundle)
+    assert "talker_layers" in refused(capsys, dense.checkpoint, moe.checkpoint)
+    damaged = tmp_path / "damaged"
+    damaged.mkdir()
+    (damaged / "manifest.json").write_text("{}")
+    assert "manifest" in refused(capsys, good, damaged)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--budget", "nonsense=1"), "There is no budget 'nonsense'"),
+        (("--budget", "flow"), "NAME=VALUE"),
+        (("--budget", "flow=small"), "NAME=VALUE"),
+        (("--budget", "flow=1", "--budget", "flow=2"), "each name once"),
+        (("--budget", "flow=-1"), "0 or more"),
+        (("--budget", "flow=nan"), "0 or more"),
+        (("--seed", "-1"), "seed"),
+        (("--seed", str(2**64 - 1)), "seed"),
+        (("--steps", "401"), "1 to 400"),
+        (("--inputs", "absent.npz"), "absent.npz"),
+        (("--plot", "drift.jpg"), "ends in .png"),
+    ],
+)
+def test_options(
+    dense: Folders, words: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert told in refused(capsys, dense.bundle, dense.bundle, *words)
+
+
+@pytest.mark.parametrize("option", ["--json", "--plot"])
+def test_places_that_cannot_be_written(
+    dense: Folders, option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    both = (dense.bundle, dense.bundle, "--steps", "1")
+    good = tmp_path / ("good.json" if option == "--plot" else "good.png")
+    other = ("--json" if option == "--plot" else "--plot", good)
+    assert "mkdir -p" in refused(capsys, *both, option, tmp_path / "absent" / "x.png", *other)
+    (tmp_path / "folder.png").mkdir()
+    assert "a folder" in refused(capsys, *both, option, tmp_path / "folder.png", *other)
+    assert [path.name for path in tmp_path.iterdir()] == ["folder.png"]
+
+
+def test_two_files_of_one_name(
+    dense: Folders, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = ("--json", tmp_path / "x.png", "--plot", tmp_path / "x.png")
+    assert "two files" in refused(capsys, dense.bundle, dense.bundle, *files)
+
+
+def test_an_error_while_comparing_leaves_nothing(
+    dense: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise UserError("It cannot be drawn", do="stop")
+
+    monkeypatch.setattr("engines.comparison.compare.drawn", fail)
+    files = ("--json", tmp_path / "x.json", "--plot", tmp_path / "x.png")
+    assert status_of(dense.bundle, dense.bundle, "--steps", "1", *files) == 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_inputs(dense: Folders, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    geometry = read_manifest(dense.bundle).geometry
+    drawn = seeded_inputs(geometry, geometry, 0)
+    noise = drawn.initial_noise.copy()
+    noise[0, 0, 0, 0] = np.nan
+    wrong: list[tuple[dict[str, np.ndarray], str]] = [
+        ({"tokens": drawn.token_ids}, "tokens"),
+        ({}, "no array"),
+        ({"token_ids": drawn.token_ids.astype(np.int32)}, "int32"),
+        ({"token_ids": drawn.token_ids + geometry.vocab_size}, "token_ids from 0 to"),
+        ({"token_ids": drawn.token_ids[0]}, "token_ids of shape"),
+        ({"initial_noise": drawn.initial_noise[:, :1]}, "initial_noise of shape"),
+        ({"initial_noise": noise}, "not finite"),
+        ({"wave": np.zeros(0, np.float32)}, "wave of shape"),
+    ]
+    path = tmp_path / "inputs.npz"
+    for arrays, told in wrong:
+        np.savez(path, **arrays)
+        assert told in refused(capsys, dense.bundle, dense.bundle, "--inputs", path)
+    path.write_bytes(b"no archive")
+    assert "inputs.npz" in refused(capsys, dense.bundle, dense.bundle, "--inputs", path)
+    with path.open("wb") as file:
+        np.save(file, np.array([{}], dtype=object), allow_pickle=True)
+    assert "inputs.npz" in refused(capsys, dense.bundle, dense.bundle, "--inputs", path)
+
+
+@pytest.mark.parametrize("package", ["polygraphy", "onnx"])
+def test_a_missing_package_is_told(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import importlib.util
+
+    plain = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *rest: None if name == package else plain(name, *rest),
+    )
+    with pytest.raises(UserError, match=r"ming-trt\[cpu,compare\]"):
+        engines.compare("a", "b")
+
+
+def test_help_imports_nothing_heavy() -> None:
+    import subprocess
+
+    code = (
+        "import sys, argparse, engines; from engines.comparison.cli import command; "
+        "command.add_arguments(argparse.ArgumentParser()); "
+        "print(sorted({'numpy', 'onnx', 'onnxruntime', 'polygraphy', 'torch'} & set(sys.modules)))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert found.stdout.strip() == "[]"
+
+
+def test_the_command_is_an_entry_point() -> None:
+    import tomllib
+
+    root = Path(__file__).resolve().parents[2]
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["entry-points"][main.GROUP]["compare"] == "engines.comparison.cli:command"
