@@ -6,16 +6,18 @@ what is measured of one on a GPU is said of the graph of both.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import onnx
+from onnx import TensorProto
 
+from engines.float16_range import check_float16
 from engines.graph_file import check_external_data, check_graph, read_graph, retyped
 from engines.operator_forms import expand_operators, free_tokens
 from engines.precision_casts import apply_types, plan_types
 from engines.targets import GraphJob
-from trt_runtime.manifest import GraphEntry
+from trt_runtime.manifest import GraphEntry, StoredTensor
 
 #: Where the exporter keeps the line of its source that made a node.
 _SOURCE = "ming_trt.source"
@@ -59,6 +61,19 @@ def prepare(
     }
     types = plan_types(model, low)
     apply_types(model, types)
+    if low == "float16":
+        check_float16(job.bundle, _narrowed(model, job.entry))
     # Types that do not fit each other are our fault, and found here rather than by a library.
     onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
     return Prepared(model, retyped(job.entry, model), types, forms, sources)
+
+
+def _narrowed(model: onnx.ModelProto, entry: GraphEntry) -> Iterator[tuple[str, StoredTensor]]:
+    """The stored parameters that the model casts to float16, some by way of float32."""
+    casts = [node for node in model.graph.node if node.op_type == "Cast"]
+    stored = {name: name for name in entry.initializers}
+    stored |= {n.output[0]: n.input[0] for n in casts if n.input[0] in entry.initializers}
+    for node in casts:
+        if node.attribute[0].i == TensorProto.FLOAT16 and node.input[0] in stored:
+            name = stored[node.input[0]]
+            yield name, entry.initializers[name]

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from fnmatch import fnmatchcase
+from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
+from engines.float16_range import check_float16
 from engines.graph_file import ELEMENT_TYPES
 from engines.precision import (
     KEPT_FLOAT32,
@@ -27,7 +31,7 @@ from tests.conftest import Folders
 from tests.engines.prepared import prepared
 from trt_runtime.contract import AUDIO_DECODER, AUDIO_ENCODER, LANGUAGE_HEAD, TAIL
 from trt_runtime.errors import MingError, UserError
-from trt_runtime.manifest import read_manifest
+from trt_runtime.manifest import StoredTensor, read_manifest
 
 GRAPHS = (TAIL, AUDIO_DECODER, AUDIO_ENCODER, LANGUAGE_HEAD, "talker_1")
 LOW = tuple(LOW_TYPES.values())
@@ -199,3 +203,40 @@ def test_every_precision_is_a_row() -> None:
         assert not {"prompt_embedding", "speaker_projection"} & set(row.components)
     with pytest.raises(UserError, match="no precision 'int3'"):
         find_precision("int3")
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize(("value", "fits"), [(65280.0, True), (-65280.0, True), (65536.0, False),
+                                             (-1e6, False), (float("inf"), False),
+                                             (float("nan"), False)])  # fmt: skip
+def test_what_does_not_fit_float16_is_named(
+    dtype: str, value: float, fits: bool, tmp_path: Path
+) -> None:
+    values = np.zeros(5, np.float32)
+    values[3] = value
+    stored = values.astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else np.float32)
+    (tmp_path / "w").write_bytes(b"12345678" + stored.tobytes())
+    place = StoredTensor("w", dtype, (5,), 8, stored.nbytes)
+    if fits:
+        check_float16(tmp_path, [("p", place)])
+        return
+    with pytest.raises(UserError, match=r"parameter p does not fit float16[\s\S]*mixed-bf16"):
+        check_float16(tmp_path, [("p", place)])
+
+
+def test_a_checkpoint_that_does_not_fit_is_refused(dense: Folders, tmp_path: Path) -> None:
+    """With what it keeps float32 as large as it likes: that is not narrowed."""
+    bundle = tmp_path / "bundle"
+    shutil.copytree(dense.bundle, bundle)
+    parameters = read_manifest(bundle).graphs[TAIL].initializers
+    for name, refused in (("flow.final_weight", False), ("flow.blocks.1.down_weight", True)):
+        place = parameters[name]
+        with (bundle / place.file).open("r+b") as file:
+            file.seek(place.offset)
+            file.write(np.full(1, 1e6, ml_dtypes.bfloat16).tobytes())
+        if refused:
+            with pytest.raises(UserError, match=name):
+                prepared(bundle, TAIL, "float16")
+        else:
+            prepared(bundle, TAIL, "float16")
+        prepared(bundle, TAIL, "bfloat16")
