@@ -10,8 +10,8 @@ from typing import Any
 from engines.precision import FLOAT32, find_precision
 from trt_runtime.errors import UserError
 
-#: Most slots that a profile may have: a batch of more is not what a step is made for.
-MOST_SLOTS = 64
+#: A batch of more is not what a step is made for.
+MOST_PROFILE_SLOTS = 64
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,14 @@ class BuildOptions:
         find_precision(self.precision)
         whole = all(isinstance(n, int) and not isinstance(n, bool) for n in self.slots)
         rising = whole and list(self.slots) == sorted(set(self.slots))
-        if not rising or not self.slots or not 1 <= self.slots[0] <= self.slots[-1] <= MOST_SLOTS:
+        if (
+            not rising
+            or not self.slots
+            or not 1 <= self.slots[0] <= self.slots[-1] <= MOST_PROFILE_SLOTS
+        ):
             raise UserError(
                 "These numbers of slots cannot be built",
-                expected=f"whole numbers from 1 to {MOST_SLOTS}, ascending",
+                expected=f"whole numbers from 1 to {MOST_PROFILE_SLOTS}, ascending",
                 found=",".join(map(str, self.slots)) or "none",
                 do="give them as --slots 1,2,4,8",
             )

@@ -18,22 +18,22 @@ from engines.operator_forms import expand_operators, free_tokens
 from engines.precision_casts import apply_types, plan_types
 from engines.targets import GraphJob
 from trt_runtime.manifest import GraphEntry, StoredTensor
-
-#: Where the exporter keeps the line of its source that made a node.
-_SOURCE = "ming_trt.source"
+from trt_runtime.operators import SOURCE_KEY
 
 
 @dataclass(frozen=True)
 class Prepared:
     """`model`, whose weights lie where the bundle has them; `entry`, with its tensors' types.
 
-    `types` is the precision plan by node; `forms` says what each plugin operator became; `sources`
-    gives by node the exporter's line.
+    `types` is the precision plan by node, `casts` names every cast that is in the model, those of
+    the plan among them; `forms` says what each plugin operator became; `sources` gives by node the
+    exporter's line.
     """
 
     model: onnx.ModelProto
     entry: GraphEntry
     types: Mapping[str, str]
+    casts: frozenset[str]
     forms: Mapping[str, str]
     sources: Mapping[str, str]
 
@@ -57,7 +57,7 @@ def prepare(
         node.name: prop.value
         for node in model.graph.node
         for prop in node.metadata_props
-        if prop.key == _SOURCE
+        if prop.key == SOURCE_KEY
     }
     types = plan_types(model, low)
     apply_types(model, types)
@@ -65,7 +65,8 @@ def prepare(
         check_float16(job.bundle, _narrowed(model, job.entry))
     # Types that do not fit each other are our fault, and found here rather than by a library.
     onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
-    return Prepared(model, retyped(job.entry, model), types, forms, sources)
+    casts = frozenset(node.name for node in model.graph.node if node.op_type == "Cast")
+    return Prepared(model, retyped(job.entry, model), types, casts, forms, sources)
 
 
 def _narrowed(model: onnx.ModelProto, entry: GraphEntry) -> Iterator[tuple[str, StoredTensor]]:

@@ -1,4 +1,4 @@
-"""A process of its own that parses and builds one engine: the library can crash, and is not timed.
+"""A process of its own that parses and builds one engine: the library can crash or take for ever.
 
     python -m engines.tensorrt_child JOB.json
 

@@ -145,7 +145,10 @@ class Library:
 
     @property
     def cuda_major(self) -> str:
-        """The major version of CUDA that the installed package is made for, by its name."""
+        """The major version of CUDA that the installed package is made for, by its name.
+
+        "" where no package says it, as in JetPack and NVIDIA's containers.
+        """
         for distribution in _DISTRIBUTIONS[self.target]:
             try:
                 metadata.version(distribution)
@@ -153,8 +156,7 @@ class Library:
                 continue
             if match := re.search(r"-cu(\d+)$", distribution):
                 return match[1]
-        # What the packages without a number in their names were made for so far.
-        return "13"
+        return ""
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -260,11 +262,9 @@ class Library:
         context = engine.create_execution_context(strategy if config is None else config)
         return self.checked(context, "an execution context could not be made")
 
-    def activation_bytes(self, engine: Any, profile: int | None = None) -> int:
-        """Memory that a context needs while it runs: of one profile, or of any of the engine's."""
-        if profile is None:
-            return int(engine.device_memory_size_v2)
-        return int(engine.get_device_memory_size_for_profile_v2(profile))
+    def activation_bytes(self, engine: Any) -> int:
+        """Memory that a context needs while it runs, whichever the profile."""
+        return int(engine.device_memory_size_v2)
 
     def give_memory(self, context: Any, pointer: int, size: int) -> None:
         """Memory for the context's runs, which contexts share that never run at a time."""
