@@ -93,10 +93,14 @@ class BuildOptions:
     def check_taken(self, target: str, takes: Collection[str]) -> None:
         """Raises UserError for an option that the target does not have."""
         if others := [name for name in self.chosen() if name not in takes]:
-            flags = ", ".join("--" + name.replace("_", "-") for name in others)
             raise UserError(
-                f"Target {target} has no option {flags}",
-                expected=", ".join("--" + n.replace("_", "-") for n in sorted(takes)) or "none",
-                found=flags,
+                f"Target {target} has no option {flags(others)}",
+                expected=flags(takes) or "none",
+                found=flags(others),
                 do="leave it out, or choose another target (build-engines --list-targets)",
             )
+
+
+def flags(names: Collection[str]) -> str:
+    """Options as they are written on the command line, sorted: "--precision, --time-limit"."""
+    return ", ".join("--" + name.replace("_", "-") for name in sorted(names))

@@ -199,7 +199,7 @@ _TABLE = (
     Target(
         "cuda",
         "NVIDIA GPUs of compute capability 8.0 and later: the talker by our kernels in bfloat16, "
-        "all else by ONNX Runtime in float32; built on any machine",
+        "all else by ONNX Runtime in the precision asked for; built on any machine",
         Row("onnxruntime-cuda", "engines.onnxruntime_cuda:build_component"),
         others={TALKER: Row("plugin-loop", "engines.plugin_loop:build_component")},
         # Captured as one CUDA graph, the unrolled tail costs one launch a step.

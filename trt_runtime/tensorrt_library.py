@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from trt_runtime.errors import MingError, UserError
+from trt_runtime.importable import is_importable
 
 log = logging.getLogger("trt_runtime.tensorrt")
 
@@ -84,7 +85,7 @@ def installed_version(target: str) -> str | None:
     loaded = getattr(sys.modules.get(name), "__version__", None)
     if isinstance(loaded, str):
         return loaded
-    if not _is_there(name):
+    if not is_importable(name):
         return None
     for module in (name, f"{name}_bindings"):
         if found := _version_in_file(module):
@@ -97,16 +98,9 @@ def installed_version(target: str) -> str | None:
     return "unknown"
 
 
-def _is_there(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except (ImportError, ValueError):
-        return False
-
-
 def _version_in_file(module: str) -> str | None:
     """`__version__ = "..."` of a module's own file."""
-    if not _is_there(module):
+    if not is_importable(module):
         return None
     spec = importlib.util.find_spec(module)
     if spec is None or spec.origin is None:
