@@ -4,8 +4,9 @@
 
 Each bundle's tail and audio decoder are built in every precision, and as a converter makes them
 that turns the whole graph into float16, and run by ONNX Runtime's CUDA provider as captured graphs.
-The reference is float32 on the same GPU. Inputs are shared: noise, hidden states (random; of the bundle
-named `demo` those of a sentence that it speaks) and, where an error must not add up, the history.
+The reference is float32 on the same GPU. Inputs are shared: noise, hidden states (random; of the
+bundle named `demo` those of a sentence that it speaks) and, where an error must not add up, the
+history.
 
 Patch error: ‖ours − reference‖₂ / ‖reference‖₂ of one patch after all solver steps.
 """
@@ -44,8 +45,8 @@ THROUGHOUT = "float16 throughout"
 
 #: By name of a bundle of trained weights: what it speaks, for hidden states that are no noise.
 SPOKEN = {
-    "demo": "Good morning. The voice in this box was made in a few minutes, and it speaks without a "
-    "network."
+    "demo": "Good morning. The voice in this box was made in a few minutes, and it speaks without "
+    "a network."
 }
 
 

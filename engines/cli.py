@@ -86,7 +86,7 @@ def parser() -> argparse.ArgumentParser:
         "--weight-streaming",
         type=_count,
         metavar="MB",
-        help="most weights of an engine that the GPU keeps, for a large talker (default: all)",
+        help="most weights of an engine that the GPU keeps, for a large talker (tensorrt)",
     )
     chosen.add_argument(
         "--time-limit", type=_count, metavar="SECONDS", help="of one component's build"

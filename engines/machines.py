@@ -108,7 +108,8 @@ def named_gpus(target: Target, options: BuildOptions) -> Machine:
             f"TensorRT-RTX does not build for compute capability {', '.join(others)}",
             expected=", ".join(RTX_CAPABILITIES),
             found=", ".join(capabilities),
-            do="build there with --target tensorrt, or on any machine with --target cuda",
+            do="build there with --target tensorrt; on any machine, with --target cuda for GPUs of "
+            "8.0 and later, or --target cpu",
         )
     gpus = {
         COMPUTE_CAPABILITY: min(capabilities, key=version_numbers),

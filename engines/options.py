@@ -12,6 +12,8 @@ from trt_runtime.errors import UserError
 
 #: A batch of more is not what a step is made for.
 MOST_PROFILE_SLOTS = 64
+#: Seconds that a component may be given: ten days.
+LONGEST = 864_000
 
 
 @dataclass(frozen=True)
@@ -70,12 +72,12 @@ class BuildOptions:
                 found=str(self.weight_streaming),
                 do="leave --weight-streaming out to keep all of them there",
             )
-        if self.time_limit < 1:
+        if not 1 <= self.time_limit <= LONGEST:
             raise UserError(
-                "The time limit leaves no time",
-                expected="1 second or more",
+                "This is no time limit",
+                expected=f"1 to {LONGEST} seconds",
                 found=str(self.time_limit),
-                do="leave it out for two hours a component",
+                do="leave --time-limit out for two hours a component",
             )
 
     def chosen(self) -> dict[str, Any]:

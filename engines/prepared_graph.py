@@ -6,6 +6,7 @@ what is measured of one on a GPU is said of the graph of both.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -17,7 +18,8 @@ from engines.graph_file import check_external_data, check_graph, read_graph, ret
 from engines.operator_forms import expand_operators, free_tokens
 from engines.precision_casts import apply_types, plan_types
 from engines.targets import GraphJob
-from trt_runtime.manifest import GraphEntry, StoredTensor
+from trt_runtime.errors import FolderError, MingError, UserError
+from trt_runtime.manifest import GraphEntry, StoredTensor, export_command
 from trt_runtime.operators import SOURCE_KEY
 
 
@@ -50,6 +52,23 @@ def prepare(
     model = read_graph(job.bundle, job.entry)
     check_external_data(job.bundle, job.entry, model, job.files)
     check_graph(job.bundle, job.entry, model)
+    try:
+        return _prepared(model, job, low, native=native, any_tokens=any_tokens)
+    except (MingError, onnx.shape_inference.InferenceError, ValueError, IndexError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise FolderError(
+            f"{job.bundle / job.entry.file} is no graph of the exporter's",
+            expected="operators of ONNX and of this project, each node with a name of its own",
+            found=" ".join(str(error).split()),
+            do=f"make the bundle again: {export_command(job.bundle)}",
+        ) from error
+
+
+def _prepared(
+    model: onnx.ModelProto, job: GraphJob, low: str | None, *, native: bool, any_tokens: bool
+) -> Prepared:
+    _check_names(model)
     if any_tokens:
         free_tokens(model)
     forms = expand_operators(model, native)
@@ -67,6 +86,17 @@ def prepare(
     onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
     casts = frozenset(node.name for node in model.graph.node if node.op_type == "Cast")
     return Prepared(model, retyped(job.entry, model), types, casts, forms, sources)
+
+
+def _check_names(model: onnx.ModelProto) -> None:
+    """Raises ValueError for nodes without a name of their own, by which a plan tells them apart."""
+    names = Counter(node.name for node in model.graph.node)
+    if "" in names:
+        raise ValueError("a node has no name")
+    if twice := [name for name, count in names.items() if count > 1]:
+        raise ValueError(f"two nodes are named {twice[0]}")
+    if unmade := [node.name for node in model.graph.node if not any(node.output)]:
+        raise ValueError(f"the node {unmade[0]} gives nothing")
 
 
 def _narrowed(model: onnx.ModelProto, entry: GraphEntry) -> Iterator[tuple[str, StoredTensor]]:

@@ -51,9 +51,9 @@ class ComponentJob:
 
     `step(name)` is held while one thing is built: it gives a scratch folder, and afterwards a line
     of progress and the figures of the manifest. `say` shows a line; `target` is its name;
-    `machine` is what the manifest will say of the machine; `failed_log` is where a log is kept of a build that fails; `replaces`
-    is the folder that the engines will replace, if there is one. Everything else is as in
-    :class:`GraphJob`.
+    `machine` is what the manifest will say of the machine; `failed_log` is where a log is kept of a
+    build that fails; `replaces` is the folder that the engines will replace, if there is one.
+    Everything else is as in :class:`GraphJob`.
     """
 
     name: str
@@ -231,8 +231,7 @@ _TABLE = (
         needs=_tensorrt_needs(TENSORRT_RTX),
         machine="engines.machines:named_gpus",
         options=frozenset(
-            {"precision", "slots", "compute_capability", "ampere_and_later", "weight_streaming",
-             "time_limit"}
+            {"precision", "slots", "compute_capability", "ampere_and_later", "time_limit"}
         ),
         precisions=tuple(PRECISIONS),
     ),

@@ -15,7 +15,8 @@ class EngineJob:
     `graph` is the prepared ONNX file, its weights beside it; `engine` where the engine goes.
     `profiles` are (slots, tokens) of each optimisation profile. `types` is the precision plan: by
     name of a node the type that it must have in the parsed network; `casts` names the casts that
-    there may be; `layers` how many native layers of each kind there must be. `sources` gives by node the exporter's line that made it.
+    there may be; `layers` how many native layers of each kind there must be. `sources` gives by
+    node the exporter's line that made it.
     """
 
     target: str

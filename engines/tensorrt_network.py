@@ -141,7 +141,7 @@ def configure(
     for name, wanted in (
         ("VERSION_COMPATIBLE", job.version_compatible),
         ("WEIGHT_STREAMING", job.weight_streaming),
-        # TensorRT-RTX captures no engine that allocates by itself.
+        # TensorRT-RTX captures no engine that allocates by itself, as one that streams its weights.
         ("REQUIRE_USER_ALLOCATION", library.is_rtx),
     ):
         if wanted:

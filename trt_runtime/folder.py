@@ -130,6 +130,15 @@ def check_contract(folder: Path, manifest: Manifest) -> None:
         entry = manifest.graphs.get(name)
         if entry is None:
             continue
+        if entry.component != spec.component or (
+            target is not None and manifest.target and entry.component not in manifest.components
+        ):
+            raise FolderError(
+                f"Graph {name} of {folder} belongs to a component that the folder does not have",
+                expected=spec.component,
+                found=repr(entry.component),
+                do=f"build it again: {rebuild_command(manifest, folder)}",
+            )
         found = (entry.inputs, entry.outputs, entry.state)
         if getattr(manifest.components.get(entry.component), "backend", "") == ENGINE:
             found = (*_with_wide_caches(entry), entry.state)

@@ -55,7 +55,7 @@ def load_library(target: str) -> Library:
     name = MODULES[target]
     try:
         module = importlib.import_module(name)
-    except (ImportError, OSError) as error:
+    except Exception as error:  # whatever a module of this name does when it is imported
         if isinstance(error.__context__, KeyboardInterrupt):
             raise error.__context__ from error
         # Any other fault of loading is told in the loader's own words: often a missing library.
@@ -65,7 +65,7 @@ def load_library(target: str) -> Library:
             found=str(error),
             do=f"{install_command(target)}; `ming-trt doctor` shows what is installed",
         ) from error
-    if not hasattr(module, "ICudaEngine"):
+    if not hasattr(module, "ICudaEngine") or not hasattr(module, "__version__"):
         raise UserError(
             f"{name} is damaged, or another package of that name",
             expected="NVIDIA's module, with ICudaEngine",

@@ -19,7 +19,7 @@ from trt_runtime.folder import (
     check_contract,
     open_folder,
 )
-from trt_runtime.manifest import BUNDLE, ENGINES, read_manifest
+from trt_runtime.manifest import BUNDLE, ENGINES, MANIFEST, read_manifest
 
 
 def test_every_target_that_is_built_can_be_spoken_from() -> None:
@@ -105,3 +105,12 @@ def test_a_component_for_another_backend_is_refused(demo_engines: Path, tmp_path
     other = replace(manifest, components={**manifest.components, "talker": talker})
     with pytest.raises(FolderError, match=r"cannot run the component talker(?s:.*)'abacus'"):
         check_contract(demo_engines, other)
+
+
+@pytest.mark.parametrize("component", ["nope", "", "talker"])
+def test_a_graph_of_another_component_is_refused(copied: Path, component: str) -> None:
+    manifest = json.loads((copied / MANIFEST).read_text(encoding="utf-8"))
+    manifest["graphs"]["prompt_embedding"]["component"] = component
+    (copied / MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
+    with pytest.raises(FolderError, match=r"prompt_embedding .* belongs to a component"):
+        open_folder(copied)
