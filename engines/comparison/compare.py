@@ -25,7 +25,7 @@ from engines.comparison.plot import drawn
 from engines.comparison.probes import PROBES, Outputs, walk
 from engines.comparison.report import Report, Row
 from engines.comparison.runners import measured, outputs_of, run_both
-from engines.comparison.sides import FLOAT32, MIXED, Side, open_sides
+from engines.comparison.sides import LOWER, Side, open_sides
 from engines.comparison.spoken_prompts import spoken_prompts
 from engines.comparison.stored_tensors import (
     IN_GRAPH,
@@ -33,6 +33,7 @@ from engines.comparison.stored_tensors import (
     differing_files,
     differing_tensors,
 )
+from engines.precision import FLOAT32
 from trt_runtime.errors import NumericError, UserError
 from trt_runtime.noise import LARGEST_SEED, check_seed
 
@@ -116,7 +117,7 @@ class _Work:
     def precision(self, *components: str) -> str:
         """The lower of both sides': a reference that is narrow itself is no better than B."""
         found = {side.precision(component) for side in self.sides for component in components}
-        return FLOAT32 if found == {FLOAT32} else MIXED
+        return FLOAT32 if found == {FLOAT32} else LOWER
 
     def add(self, name: str, component: str, value: float, precision: str, shown: str = "") -> None:
         budget = BUDGETS[name]

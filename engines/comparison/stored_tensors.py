@@ -35,7 +35,7 @@ class Numbers:
         return whole.hexdigest()
 
 
-def pieces(a: Numbers, b: Numbers) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def side_by_side(a: Numbers, b: Numbers) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Both tensors side by side as float64, a few megabytes at a time, however each is cut."""
     parts = [(part for part in side.parts() if len(part)) for side in (a, b)]
     rest = [np.zeros(0), np.zeros(0)]
@@ -120,7 +120,7 @@ def _difference(name: str, a: Numbers | None, b: Numbers | None) -> TensorDiffer
         if a.digest() == b.digest():
             return None
     differing, largest, scale = 0, 0.0, 0.0
-    for x, y in pieces(a, b):
+    for x, y in side_by_side(a, b):
         # NaN is unequal to itself; in both it is no difference.
         differing += int((~((x == y) | (np.isnan(x) & np.isnan(y)))).sum())
         difference = np.abs(y - x)
