@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from engines.comparison.sides import CHECKPOINT, Side
 from engines.graph_file import all_tensors, read_graph
+from engines.stored_dtypes import numpy_dtype
 from trt_runtime.manifest import BUNDLE, SPEAKER_ENCODER, TOKENIZER, Manifest, StoredTensor
 from trt_runtime.raw_tensors import read_chunks
 
@@ -183,8 +183,3 @@ def _constants(side: Side) -> dict[str, Numbers]:
 
 def _of_array(array: np.ndarray, shape: tuple[int, ...]) -> Numbers:
     return Numbers(str(array.dtype), shape, lambda: iter((array,)))
-
-
-def numpy_dtype(name: str) -> np.dtype:
-    """NumPy's type of a manifest's dtype, narrow floats among them."""
-    return np.dtype(getattr(ml_dtypes, name, None) or name)
