@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,7 +11,7 @@ from trt_runtime.cli.inputs import check_not_read, folder_files
 from trt_runtime.errors import UserError
 from trt_runtime.interruption import interruptions_wait
 from trt_runtime.manifest import MANIFEST
-from trt_runtime.whole_file import check_writable, written_beside
+from trt_runtime.whole_file import check_writable, link_target, written_beside
 
 
 def check_destinations(
@@ -21,17 +20,16 @@ def check_destinations(
     """Raises UserError where an output could not be written, or would replace what is read."""
     if plot is not None:
         check_plot(plot)
-    if json is not None and plot is not None and _target(json) == _target(plot):
+    if json is not None and plot is not None and link_target(json) == link_target(plot):
         raise UserError(
             "The report and the picture have one name",
             expected="two files",
             found=str(json),
             do="give --json and --plot other names",
         )
-    read = list(_files_read(a, b, inputs))
     for option, path in (("--json", json), ("--plot", plot)):
         if path is not None:
-            check_not_read(option, str(path), read)
+            check_not_read(option, str(path), _files_read(a, b, inputs))
             check_writable(path)
 
 
@@ -41,17 +39,11 @@ def write_all(files: Mapping[Path, bytes]) -> None:
     A link is followed, and the file it names replaced.
     """
     with ExitStack() as stack:
-        ready = [
-            (stack.enter_context(written_beside(_target(path), data)), _target(path))
-            for path, data in files.items()
-        ]
+        whole = {link_target(path): data for path, data in files.items()}
+        ready = [(stack.enter_context(written_beside(p, data)), p) for p, data in whole.items()]
         with interruptions_wait():
             for temporary, path in ready:
                 temporary.replace(path)
-
-
-def _target(path: Path) -> Path:
-    return Path(os.path.realpath(path))
 
 
 def _files_read(a: Path, b: Path, inputs: Path | None) -> Iterator[tuple[str, Path]]:
@@ -59,7 +51,7 @@ def _files_read(a: Path, b: Path, inputs: Path | None) -> Iterator[tuple[str, Pa
     for name, folder in (("A", a), ("B", b)):
         if (folder / MANIFEST).exists():
             yield from folder_files(name, str(folder))
-        else:
+        elif (folder / "config.json").is_file():
             # A checkpoint lists no files: all that lies in its folder is the user's.
             yield from ((name, path) for path in folder.rglob("*") if path.is_file())
     if inputs is not None:

@@ -80,6 +80,11 @@ def test_places_that_cannot_be_written(
     assert [path.name for path in tmp_path.iterdir()] == ["folder.png"]
 
 
+def test_a_null_character_in_a_place(dense: Folders) -> None:
+    with pytest.raises(UserError, match="cannot be written"):
+        engines.compare(dense.bundle, dense.bundle, json="a\0b")
+
+
 def test_two_files_of_one_name(
     dense: Folders, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
