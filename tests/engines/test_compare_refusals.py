@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -78,11 +80,65 @@ def test_places_that_cannot_be_written(
     assert [path.name for path in tmp_path.iterdir()] == ["folder.png"]
 
 
+def test_a_null_character_in_a_place(dense: Folders) -> None:
+    with pytest.raises(UserError, match="cannot be written"):
+        engines.compare(dense.bundle, dense.bundle, json="a\0b")
+
+
 def test_two_files_of_one_name(
     dense: Folders, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = ("--json", tmp_path / "x.png", "--plot", tmp_path / "x.png")
     assert "two files" in refused(capsys, dense.bundle, dense.bundle, *files)
+
+
+@pytest.mark.parametrize(
+    ("option", "path", "named"),
+    [
+        ("--json", "bundle/manifest.json", "A"),
+        ("--json", "bundle/tail.onnx", "A"),
+        ("--json", "engines/manifest.json", "B"),
+        ("--json", "checkpoint/config.json", "C"),
+        ("--json", "inputs.npz", "--inputs"),
+        ("--json", "link.json", "A"),
+        ("--plot", "link.png", "A"),
+    ],
+)
+def test_outputs_that_are_inputs(
+    dense: Folders, option: str, path: str, named: str, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    a, b, checkpoint = (tmp_path / name for name in ("bundle", "engines", "checkpoint"))
+    for folder, made in ((a, dense.bundle), (b, dense.engines), (checkpoint, dense.checkpoint)):
+        shutil.copytree(made, folder)
+    inputs = tmp_path / "inputs.npz"
+    np.savez(inputs, speaker_embedding=np.zeros(192, np.float32))
+    for link in ("link.json", "link.png"):
+        (tmp_path / link).symlink_to(a / "manifest.json")
+    files = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+    # A checkpoint, which lists no files, as A.
+    first, named = (checkpoint, "A") if named == "C" else (a, named)
+    said = refused(capsys, first, b, "--inputs", inputs, option, tmp_path / path)
+    assert f"{option} and {named} name one file" in said
+    assert files == {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+
+
+def test_one_file_by_a_link_and_by_its_name(
+    dense: Folders, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "link").symlink_to("x.png")
+    files = ("--json", tmp_path / "link", "--plot", tmp_path / "x.png")
+    assert "two files" in refused(capsys, dense.bundle, dense.bundle, *files)
+
+
+def test_a_link_is_followed_and_stays(dense: Folders, tmp_path: Path) -> None:
+    link = tmp_path / "link.json"
+    (tmp_path / "there").mkdir()
+    link.symlink_to("there/report.json")
+    assert status_of(dense.bundle, dense.bundle, "--steps", "1", "--json", link) == 0
+    assert link.is_symlink()
+    assert json.loads(link.read_text(encoding="utf-8"))["passed"]
+    assert [path.name for path in (tmp_path / "there").iterdir()] == ["report.json"]
 
 
 def test_an_error_while_comparing_leaves_nothing(
