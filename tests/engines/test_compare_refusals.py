@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import engines
-from engines.comparison.inputs import seeded_inputs
+from engines.comparison.inputs import recorded_inputs, seeded_inputs
 from tests.conftest import Folders
 from tests.engines.comparing import status_of
 from trt_runtime.cli import main
@@ -164,7 +165,7 @@ def test_inputs(dense: Folders, tmp_path: Path, capsys: pytest.CaptureFixture[st
         ({"token_ids": drawn.token_ids.astype(np.int32)}, "int32"),
         ({"token_ids": drawn.token_ids + geometry.vocab_size}, "token_ids from 0 to"),
         ({"token_ids": drawn.token_ids[0]}, "token_ids of shape"),
-        ({"initial_noise": drawn.initial_noise[:, :1]}, "initial_noise of shape"),
+        ({"initial_noise": drawn.initial_noise[..., :1]}, "initial_noise of shape"),
         ({"initial_noise": noise}, "not finite"),
         ({"wave": np.zeros(0, np.float32)}, "wave of shape"),
     ]
@@ -211,3 +212,62 @@ def test_the_command_is_an_entry_point() -> None:
     root = Path(__file__).resolve().parents[2]
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["entry-points"][main.GROUP]["compare"] == "engines.comparison.cli:command"
+
+
+def _npz(path: Path, name: str, content: bytes, *, compressed: bool = False) -> Path:
+    kind = zipfile.ZIP_DEFLATED if compressed else zipfile.ZIP_STORED
+    with zipfile.ZipFile(path, "w", kind) as archive:
+        archive.writestr(f"{name}.npy", content)
+    return path
+
+
+def _array(header: str) -> bytes:
+    text = header.encode().ljust(118) + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
+
+
+HOSTILE = {
+    "no header": b"nothing of numpy's",
+    "a header of parentheses": _array("((((((((((((((((((((((((((((((((("),
+    "a header that calls": _array("{'descr': __import__('os').getcwd(), 'shape': (1,)}"),
+    "an array of terabytes": _array(
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000,), }"
+    ),
+    "no axis": _array("{'descr': '<i8', 'fortran_order': False, 'shape': (), }") + bytes(8),
+    "objects": _array("{'descr': '|O', 'fortran_order': False, 'shape': (1,), }") + bytes(8),
+}
+
+
+@pytest.mark.parametrize("name", ["token_ids", "initial_noise"])
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_hostile_inputs(
+    kind: str, name: str, dense: Folders, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = _npz(tmp_path / "in.npz", name, HOSTILE[kind])
+    assert "cannot be used" in refused(capsys, dense.bundle, dense.bundle, "--inputs", path)
+
+
+def test_a_damaged_archive(
+    dense: Folders, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = _npz(tmp_path / "in.npz", "wave", bytes(range(256)) * 40, compressed=True)
+    data = bytearray(path.read_bytes())
+    data[60:90] = bytes(30)
+    path.write_bytes(data)
+    assert "cannot be used" in refused(capsys, dense.bundle, dense.bundle, "--inputs", path)
+
+
+@pytest.mark.parametrize("slots", [1, 2, 5])
+def test_recorded_inputs_have_any_number_of_slots(
+    slots: int, dense: Folders, tmp_path: Path
+) -> None:
+    """What is not recorded is drawn for as many."""
+    g = read_manifest(dense.bundle).geometry
+    path = tmp_path / "in.npz"
+    np.savez(path, token_ids=np.arange(10 * slots).reshape(slots, 10))
+    found = recorded_inputs(path, g, g, 0)
+    assert found.initial_noise.shape[1] == slots
+    np.savez(path, initial_noise=np.zeros((2, slots, g.patch, g.latent_dim), np.float32),
+             diffusion_noise=np.zeros((2, slots, g.solver_steps - 1, g.patch, g.latent_dim),
+                                      np.float32))  # fmt: skip
+    assert recorded_inputs(path, g, g, 0).token_ids.shape[0] == slots
