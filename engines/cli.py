@@ -62,7 +62,7 @@ def parser() -> argparse.ArgumentParser:
     chosen.add_argument(
         "--precision",
         help="float32 (default); mixed: products in 16 bits, float16 or bfloat16 as suits each"
-        " component, the rest float32; mixed-bf16 and mixed-fp16: in that type everywhere",
+        " component, the rest float32; mixed-bf16 and mixed-fp16: every component's in that type",
     )
     chosen.add_argument(
         "--slots", type=_counts, metavar="N,N", help="requests that step together, a profile each"
