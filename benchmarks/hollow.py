@@ -24,6 +24,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 
+from engines.stored_dtypes import numpy_dtype
 from trt_runtime.errors import UserError
 from trt_runtime.exit_status import exit_status
 from trt_runtime.manifest import MANIFEST, Manifest, StoredTensor, read_manifest, sha256_of
@@ -31,7 +32,6 @@ from trt_runtime.manifest import MANIFEST, Manifest, StoredTensor, read_manifest
 #: What lies beside a hollow folder's manifest: the tensors that no recipe gives, and where the
 #: recipe's go.
 KEPT, RECIPE = "kept.npz", "recipe.json"
-_DTYPES = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16, "float32": np.float32}
 # A folded cast's name.
 _FOLDED = ".float32"
 
@@ -77,7 +77,7 @@ def randomize(bundle: Path) -> None:
 def _write(folder: Path, tensor: StoredTensor, values: np.ndarray) -> None:
     with (folder / tensor.file).open("r+b") as file:
         file.seek(tensor.offset)
-        file.write(values.astype(_DTYPES[tensor.dtype]).tobytes())
+        file.write(values.astype(numpy_dtype(tensor.dtype)).tobytes())
 
 
 def empty(folder: Path, bundle: Path) -> None:

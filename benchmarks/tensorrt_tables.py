@@ -1,4 +1,4 @@
-"""The tables of docs/tensorrt.md and of precisions in docs/gpu.md, for benchmarks/tables.py."""
+"""The tables of docs/tensorrt.md, for benchmarks/tables.py."""
 
 from __future__ import annotations
 
@@ -109,7 +109,8 @@ def _shown(name: str, value: float | None) -> str:
 def build(data: Mapping[str, Any]) -> str:
     """Seconds, size and memory of each component's engine."""
     lines = [
-        f"TensorRT-RTX {data['library']}, {data['machine']['processor']}, 2 cores, no GPU; for "
+        f"TensorRT-RTX {data['library']}, {data['machine']['processor']}, "
+        f"{data['machine']['physical_cores']} cores; for "
         f"compute capabilities {', '.join(data['compute_capabilities'])} at once, slots "
         f"{', '.join(map(str, data['slots']))}. Seconds, megabytes of the engine, gigabytes of "
         "memory at the most:",

@@ -25,6 +25,7 @@ from engines.cache import (
 )
 from engines.layout import (
     asset_names,
+    build_log,
     bytes_needed,
     check_names,
     component_graphs,
@@ -150,10 +151,9 @@ class _Plan:
 
     def __post_init__(self) -> None:
         target, options = self.target, self.options
-        self.machine = target.describe_machine(options)
-        self.settings = BuildSettings(
-            target.name, options.of_result(), self.machine, str(describe_machine()["onnxruntime"])
-        )
+        machine = target.describe_machine(options)
+        self.machine = machine.described
+        self.settings = BuildSettings(target.name, options.of_result(), machine.matters)
         self.previous = None if self.force else previous_build(self.out)
 
     def already_there(self, name: str, key: str) -> bool:
@@ -243,11 +243,22 @@ def _build_in(
                 step = partial(_step, plan, new, weights, work / "scratch", figures)
                 built = plan.builders[row](
                     ComponentJob(
-                        component, sources, entry, bundle, manifest.files, new, weights, step,
-                        plan.options, plan.say, plan.target.name, plan.machine,
-                        plan.out.with_name(f"{plan.out.name}-{component}.build.log"), plan.out,
+                        name=component,
+                        graphs=sources,
+                        entry=entry,
+                        bundle=bundle,
+                        files=manifest.files,
+                        out=new,
+                        weights=weights,
+                        step=step,
+                        options=plan.options,
+                        say=plan.say,
+                        target=plan.target.name,
+                        machine=plan.machine,
+                        failed_log=plan.out.with_name(f"{plan.out.name}-{build_log(component)}"),
+                        replaces=plan.out,
                     )
-                )  # fmt: skip
+                )
                 if built.figures:
                     figures[component] |= built.figures
         graphs |= built.graphs
@@ -276,7 +287,7 @@ def _build_in(
             "source": plan.source,
             "options": plan.settings.options(),
             "builder_version": plan.settings.builder_version,
-            "onnxruntime": plan.settings.onnxruntime,
+            "onnxruntime": describe_machine()["onnxruntime"],
             "key": key,
             "components": components,
             "graphs": figures,

@@ -64,21 +64,16 @@ CONTRACT = (
 _EXPORTER_DISTRIBUTIONS = ("torch", "onnx", "onnxscript", "onnx-ir")
 
 
-# What a manifest notes of a processor, and what engines are built with does not depend on.
-_NOT_OF_THE_BUILD = frozenset(
-    {"features", "features_unknown", "logical_cores", "onnxruntime", "physical_cores", "processor",
-     "system"}
-)  # fmt: skip
-
-
 @dataclass(frozen=True)
 class BuildSettings:
-    """Everything but its source that a build depends on."""
+    """Everything but its source that a build depends on.
+
+    `chosen` are the options that were given, `machine` what of the machine the engines depend on.
+    """
 
     target: str
     chosen: Mapping[str, Any]
     machine: Mapping[str, Any]
-    onnxruntime: str
     builder_version: int = BUILDER_VERSION
 
     def options(self) -> dict[str, Any]:
@@ -86,10 +81,9 @@ class BuildSettings:
         return dict(self.chosen)
 
     def facts(self) -> dict[str, Any]:
-        """What a key is made of: of the machine, only what a build depends on."""
-        machine = {k: v for k, v in self.machine.items() if k not in _NOT_OF_THE_BUILD}
+        """What a key is made of."""
         plan = find_precision(self.chosen.get("precision", FLOAT32)).plan()
-        return {**vars(self), "machine": machine, "plan": plan}
+        return {**vars(self), "plan": plan}
 
 
 def component_key(

@@ -51,12 +51,18 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--target", default="cpu", help="what to build for (default: cpu)")
     result.add_argument("--out", metavar="DIR", help="the engine folder to make or replace")
     result.add_argument("--force", action="store_true", help="build even what is up to date")
-    result.add_argument("--list-targets", action="store_true", help="list the targets and exit")
-    chosen = result.add_argument_group("of a target (build-engines --list-targets)")
+    result.add_argument(
+        "--list-targets",
+        action="store_true",
+        help="list the targets with their precisions and options, and exit",
+    )
+    chosen = result.add_argument_group(
+        "options of a target", "build-engines --list-targets shows which target has which"
+    )
     chosen.add_argument(
         "--precision",
         help="float32 (default); mixed: products in 16 bits, float16 or bfloat16 as suits each"
-        " component, the rest float32; mixed-bf16 and mixed-fp16: in that type everywhere",
+        " component, the rest float32; mixed-bf16 and mixed-fp16: every component's in that type",
     )
     chosen.add_argument(
         "--slots", type=_counts, metavar="N,N", help="requests that step together, a profile each"
@@ -80,7 +86,7 @@ def parser() -> argparse.ArgumentParser:
         "--weight-streaming",
         type=_count,
         metavar="MB",
-        help="most weights of an engine that the GPU keeps, for a large talker (default: all)",
+        help="most weights of an engine that the GPU keeps, for a large talker (tensorrt)",
     )
     chosen.add_argument(
         "--time-limit", type=_count, metavar="SECONDS", help="of one component's build"
@@ -150,25 +156,26 @@ def _build(options: argparse.Namespace) -> None:
         options.out,
         target=options.target,
         force=options.force,
-        progress=_ignore if options.quiet else _show,
+        progress=(lambda line: None) if options.quiet else _show,
         export_options=given(of_export),
         options=BuildOptions(**given(of_build)),
     )
 
 
 def _list_targets() -> None:
+    """A paragraph a target, by name: what it is, its precisions, its options."""
+    from engines.options import flags
     from engines.targets import TARGETS
 
-    for target in TARGETS.values():
-        _show(f"{target.name:<13} {target.description}")
+    width = max(map(len, TARGETS))
+    for name, target in sorted(TARGETS.items()):
+        _show(f"{name:<{width}}  {target.description}")
+        _show(f"{'':<{width}}  precisions  {', '.join(sorted(target.precisions))}")
+        _show(f"{'':<{width}}  options     {flags(target.options)}")
 
 
 def _show(line: str) -> None:
     print(printable(line), flush=True)
-
-
-def _ignore(line: str) -> None:
-    """What --quiet does with progress."""
 
 
 if __name__ == "__main__":

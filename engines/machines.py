@@ -5,6 +5,7 @@ One function a kind of target, named in its row of :mod:`engines.targets`.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from engines.options import BuildOptions
@@ -24,21 +25,32 @@ if TYPE_CHECKING:
     from engines.targets import Target
 
 #: Where engines for "Ampere and later" begin.
-_AMPERE = (8, 0)
+_AMPERE = "8.0"
 
 
-def processor(target: Target, options: BuildOptions) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Machine:
+    """`described` is what the manifest says of it, `matters` what the engines depend on."""
+
+    described: dict[str, Any]
+    matters: dict[str, Any]
+
+
+def processor(target: Target, options: BuildOptions) -> Machine:
     """This processor, and those of its features that the precision relies on."""
+    here = describe_machine()
     needs = sorted(target.machine_needs.get(options.precision, ()))
-    return {**describe_machine(), "needs": needs}
+    matters = {"architecture": here["architecture"], "needs": needs}
+    return Machine({**here, "needs": needs}, {**matters, "onnxruntime": here["onnxruntime"]})
 
 
-def least_gpu(target: Target, options: BuildOptions) -> dict[str, Any]:
+def least_gpu(target: Target, options: BuildOptions) -> Machine:
     """What is built for a GPU on any machine does not depend on the processor that builds."""
-    return {COMPUTE_CAPABILITY: target.compute_capability}
+    described = {COMPUTE_CAPABILITY: target.compute_capability}
+    return Machine(described, {**described, "onnxruntime": describe_machine()["onnxruntime"]})
 
 
-def present_gpu(target: Target, options: BuildOptions) -> dict[str, Any]:
+def present_gpu(target: Target, options: BuildOptions) -> Machine:
     """The GPU that is here, the only one that TensorRT builds for."""
     library = load_library(target.name)
     devices = cuda_devices()
@@ -50,25 +62,24 @@ def present_gpu(target: Target, options: BuildOptions) -> dict[str, Any]:
             do="build where the GPU is; on a machine without one, --target tensorrt-rtx or cuda",
         )
     capability = devices[0].compute_capability
-    if options.ampere_and_later and version_numbers(capability) < _AMPERE:
+    if options.ampere_and_later and version_numbers(capability) < version_numbers(_AMPERE):
         raise UserError(
             "Engines for Ampere and later are built on Ampere or later",
-            expected="a GPU of compute capability 8.0 or later",
+            expected=f"a GPU of compute capability {_AMPERE} or later",
             found=f"{devices[0].name}, {capability}",
             do="leave --ampere-and-later out",
         )
-    if options.ampere_and_later:
-        return {**_library(library, options), COMPUTE_CAPABILITY: "8.0",
-                HARDWARE_COMPATIBILITY: AMPERE_PLUS}  # fmt: skip
-    return {
-        **_library(library, options),
+    gpus: dict[str, Any] = {
         COMPUTE_CAPABILITY: capability,
         COMPUTE_CAPABILITIES: [capability],
         HARDWARE_COMPATIBILITY: "none",
     }
+    if options.ampere_and_later:
+        gpus = {COMPUTE_CAPABILITY: _AMPERE, HARDWARE_COMPATIBILITY: AMPERE_PLUS}
+    return _with(library, options, gpus)
 
 
-def named_gpus(target: Target, options: BuildOptions) -> dict[str, Any]:
+def named_gpus(target: Target, options: BuildOptions) -> Machine:
     """The GPUs that the options name; without, the one that is here."""
     library = load_library(target.name)
     capabilities = options.compute_capability
@@ -80,7 +91,7 @@ def named_gpus(target: Target, options: BuildOptions) -> dict[str, Any]:
                 found="both",
                 do="leave one of them out",
             )
-        capabilities = tuple(c for c in RTX_CAPABILITIES if version_numbers(c) >= _AMPERE)
+        capabilities = RTX_CAPABILITIES
     if not capabilities:
         devices = cuda_devices()
         if not devices:
@@ -97,20 +108,23 @@ def named_gpus(target: Target, options: BuildOptions) -> dict[str, Any]:
             f"TensorRT-RTX does not build for compute capability {', '.join(others)}",
             expected=", ".join(RTX_CAPABILITIES),
             found=", ".join(capabilities),
-            do="build there with --target tensorrt, or on any machine with --target cuda",
+            do="build there with --target tensorrt; on any machine, with --target cuda for GPUs of "
+            "8.0 and later, or --target cpu",
         )
-    return {
-        **_library(library, options),
+    gpus = {
         COMPUTE_CAPABILITY: min(capabilities, key=version_numbers),
         COMPUTE_CAPABILITIES: sorted(capabilities, key=version_numbers),
         HARDWARE_COMPATIBILITY: "none",
     }
+    return _with(library, options, gpus)
 
 
-def _library(library: Library, options: BuildOptions) -> dict[str, Any]:
+def _with(library: Library, options: BuildOptions, gpus: dict[str, Any]) -> Machine:
+    """What engines of a library for these GPUs depend on: all of what is said of them."""
     here = describe_machine()
     streamed = {WEIGHTS_ON_GPU: options.weight_streaming * 10**6}
-    return {
+    described = {
+        **gpus,
         **(streamed if options.weight_streaming else {}),
         "library": library.name,
         "library_version": library.version,
@@ -119,3 +133,4 @@ def _library(library: Library, options: BuildOptions) -> dict[str, Any]:
         "system": here["system"],
         "architecture": here["architecture"],
     }
+    return Machine(described, described)

@@ -1,4 +1,4 @@
-"""Builds one graph for ONNX Runtime: optimised offline, float32 weights, one file a component."""
+"""Builds one graph for ONNX Runtime: optimised offline or as it is, its weights in one file."""
 
 from __future__ import annotations
 

@@ -10,8 +10,10 @@ from typing import Any
 from engines.precision import FLOAT32, find_precision
 from trt_runtime.errors import UserError
 
-#: Most slots that a profile may have: a batch of more is not what a step is made for.
-MOST_SLOTS = 64
+#: A batch of more is not what a step is made for.
+MOST_PROFILE_SLOTS = 64
+#: Seconds that a component may be given: ten days.
+LONGEST = 864_000
 
 
 @dataclass(frozen=True)
@@ -38,10 +40,14 @@ class BuildOptions:
         find_precision(self.precision)
         whole = all(isinstance(n, int) and not isinstance(n, bool) for n in self.slots)
         rising = whole and list(self.slots) == sorted(set(self.slots))
-        if not rising or not self.slots or not 1 <= self.slots[0] <= self.slots[-1] <= MOST_SLOTS:
+        if (
+            not rising
+            or not self.slots
+            or not 1 <= self.slots[0] <= self.slots[-1] <= MOST_PROFILE_SLOTS
+        ):
             raise UserError(
                 "These numbers of slots cannot be built",
-                expected=f"whole numbers from 1 to {MOST_SLOTS}, ascending",
+                expected=f"whole numbers from 1 to {MOST_PROFILE_SLOTS}, ascending",
                 found=",".join(map(str, self.slots)) or "none",
                 do="give them as --slots 1,2,4,8",
             )
@@ -66,12 +72,12 @@ class BuildOptions:
                 found=str(self.weight_streaming),
                 do="leave --weight-streaming out to keep all of them there",
             )
-        if self.time_limit < 1:
+        if not 1 <= self.time_limit <= LONGEST:
             raise UserError(
-                "The time limit leaves no time",
-                expected="1 second or more",
+                "This is no time limit",
+                expected=f"1 to {LONGEST} seconds",
                 found=str(self.time_limit),
-                do="leave it out for two hours a component",
+                do="leave --time-limit out for two hours a component",
             )
 
     def chosen(self) -> dict[str, Any]:
@@ -89,10 +95,14 @@ class BuildOptions:
     def check_taken(self, target: str, takes: Collection[str]) -> None:
         """Raises UserError for an option that the target does not have."""
         if others := [name for name in self.chosen() if name not in takes]:
-            flags = ", ".join("--" + name.replace("_", "-") for name in others)
             raise UserError(
-                f"Target {target} has no option {flags}",
-                expected=", ".join("--" + n.replace("_", "-") for n in sorted(takes)) or "none",
-                found=flags,
+                f"Target {target} has no option {flags(others)}",
+                expected=flags(takes) or "none",
+                found=flags(others),
                 do="leave it out, or choose another target (build-engines --list-targets)",
             )
+
+
+def flags(names: Collection[str]) -> str:
+    """Options as they are written on the command line, sorted: "--precision, --time-limit"."""
+    return ", ".join("--" + name.replace("_", "-") for name in sorted(names))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import ml_dtypes
 import numpy as np
 
+from engines.stored_dtypes import numpy_dtype
 from engines.targets import Built, ComponentJob
 from trt_runtime.errors import FolderError, UserError
 from trt_runtime.manifest import StoredTensor, export_command
@@ -16,11 +16,8 @@ from trt_runtime.plugins.sizes import TalkerSizes
 from trt_runtime.talker_kernels import kernel_sizes
 
 _BLOCK_BYTES = 8 << 20
-_DTYPES: Mapping[str, type] = {
-    "bfloat16": ml_dtypes.bfloat16,
-    "float16": np.float16,
-    "float32": np.float32,
-}
+#: Of the parameters that the kernels' tensors can be made of.
+_DTYPES = ("bfloat16", "float16", "float32")
 
 
 def build_component(job: ComponentJob) -> Built:
@@ -83,4 +80,5 @@ def _mapped(folder: Path, tensor: StoredTensor) -> np.ndarray:
             found=tensor.dtype,
             do="export a checkpoint of another precision",
         )
-    return np.memmap(folder / tensor.file, _DTYPES[tensor.dtype], "r", tensor.offset, tensor.shape)
+    dtype = numpy_dtype(tensor.dtype)
+    return np.memmap(folder / tensor.file, dtype, "r", tensor.offset, tensor.shape)

@@ -25,9 +25,7 @@ _ARRANGING = frozenset({"Cast", "Identity", "Reshape", "Transpose"})
 _NUMBERS = {name: number for number, name in ELEMENT_TYPES.items()}
 
 
-def plan_types(
-    model: onnx.ModelProto, low: str | None, followers: Collection[str] = FOLLOWERS
-) -> dict[str, str]:
+def plan_types(model: onnx.ModelProto, low: str | None) -> dict[str, str]:
     """By name, the type that each node of the float32 `model` with a float result computes in.
 
     The model has no functions any more, and every node has a name. `low` is "bfloat16" or
@@ -40,18 +38,15 @@ def plan_types(
     for node in model.graph.node:
         if not graph.gives_float(node) or graph.is_constant(node.output[0]):
             continue
-        # Rows of a table that is stored narrow are narrow, until the bundle's own cast.
-        chosen = ELEMENT_TYPES[graph.types[node.output[0]]]
-        if low is not None and _is_low(node, graph, in_low, followers):
+        chosen = graph.table_type(node) or "float32"
+        if low is not None and _is_low(node, graph, in_low):
             chosen = low
             in_low.update(node.output)
         planned[node.name] = chosen
     return planned
 
 
-def _is_low(
-    node: NodeProto, graph: _Values, in_low: Collection[str], followers: Collection[str]
-) -> bool:
+def _is_low(node: NodeProto, graph: _Values, in_low: Collection[str]) -> bool:
     if node.op_type in (_ATTENTION, _APPENDING):
         return True
     floats = [name for name in node.input if name and graph.is_float(name)]
@@ -64,7 +59,7 @@ def _is_low(
         # A matrix of constants keeps the type of what it turns.
         return not constants or all(name in in_low for name in floats if name not in constants)
     moved = [name for name in floats if not graph.is_constant(name)]
-    return node.op_type in followers and bool(moved) and all(name in in_low for name in moved)
+    return node.op_type in FOLLOWERS and bool(moved) and all(name in in_low for name in moved)
 
 
 def apply_types(model: onnx.ModelProto, planned: Mapping[str, str]) -> None:
@@ -133,6 +128,15 @@ class _Values:
 
     def gives_float(self, node: NodeProto) -> bool:
         return self.is_float(node.output[0])
+
+    def table_type(self, node: NodeProto) -> str | None:
+        """The type of the rows that a node looks up in a stored table; None of any other node.
+
+        A table that is stored narrow is looked up narrow, and its rows are widened after.
+        """
+        if node.op_type == "Gather" and node.input[0] in self._external:
+            return ELEMENT_TYPES[self.types[node.input[0]]]
+        return None
 
     def is_constant(self, name: str) -> bool:
         return name in self._constant

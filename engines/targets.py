@@ -19,6 +19,7 @@ from trt_runtime.manifest import ComponentEntry, GraphEntry, StoredTensor
 from trt_runtime.tensorrt_library import MODULES, TENSORRT, TENSORRT_RTX, install_command
 
 if TYPE_CHECKING:
+    from engines.machines import Machine
     from engines.weights import WeightStore
 
 log = logging.getLogger(__name__)
@@ -49,10 +50,10 @@ class ComponentJob:
     """What a builder needs for one component: its graphs in the bundle, and what else that says.
 
     `step(name)` is held while one thing is built: it gives a scratch folder, and afterwards a line
-    of progress and the figures of the manifest. `say` shows a line; `machine` is what the manifest
-    will say of the machine; `failed_log` is where a log is kept of a build that fails; `replaces`
-    is the folder that the engines will replace, if there is one. Everything else is as in
-    :class:`GraphJob`.
+    of progress and the figures of the manifest. `say` shows a line; `target` is its name;
+    `machine` is what the manifest will say of the machine; `failed_log` is where a log is kept of a
+    build that fails; `replaces` is the folder that the engines will replace, if there is one.
+    Everything else is as in :class:`GraphJob`.
     """
 
     name: str
@@ -146,10 +147,10 @@ class Target:
                 do="choose another precision or another target (build-engines --list-targets)",
             )
 
-    def describe_machine(self, options: BuildOptions) -> dict[str, Any]:
+    def describe_machine(self, options: BuildOptions) -> Machine:
         """What the manifest says of the machine; UserError where it cannot build this."""
-        described: dict[str, Any] = _imported(self.machine)(self, options)
-        return described
+        machine: Machine = _imported(self.machine)(self, options)
+        return machine
 
     def row_of(self, component: str) -> Row:
         return self.others.get(component, self.row)
@@ -193,18 +194,17 @@ _TABLE = (
         # step packs them once where the unrolled tail packs them once a step.
         leaves_out=frozenset({TAIL}),
         needs=_CPU_NEEDS,
-        machine_needs={"float32": ()},
+        machine_needs={FLOAT32: ()},
     ),
     Target(
         "cuda",
         "NVIDIA GPUs of compute capability 8.0 and later: the talker by our kernels in bfloat16, "
-        "all else by ONNX Runtime in float32; built on any machine",
+        "all else by ONNX Runtime in the precision asked for; built on any machine",
         Row("onnxruntime-cuda", "engines.onnxruntime_cuda:build_component"),
         others={TALKER: Row("plugin-loop", "engines.plugin_loop:build_component")},
         # Captured as one CUDA graph, the unrolled tail costs one launch a step.
         leaves_out=frozenset({FLOW_STEP}),
         needs={**_CPU_NEEDS, "ml_dtypes": "pip install 'ming-trt[engines]'"},
-        machine_needs={"float32": ()},
         machine="engines.machines:least_gpu",
         # The kernels multiply bfloat16.
         compute_capability="8.0",
@@ -231,8 +231,7 @@ _TABLE = (
         needs=_tensorrt_needs(TENSORRT_RTX),
         machine="engines.machines:named_gpus",
         options=frozenset(
-            {"precision", "slots", "compute_capability", "ampere_and_later", "weight_streaming",
-             "time_limit"}
+            {"precision", "slots", "compute_capability", "ampere_and_later", "time_limit"}
         ),
         precisions=tuple(PRECISIONS),
     ),

@@ -69,6 +69,7 @@ def build_component(job: ComponentJob) -> Built:
             engine=str(job.out / f"{job.name}.engine"),
             profiles=profiles,
             types=prepared.types,
+            casts=tuple(sorted(prepared.casts)),
             layers={layer: kinds[kind] for kind, layer in _LAYERS.items() if kinds[kind]},
             sources=prepared.sources,
             compute_capability=tuple(machine[COMPUTE_CAPABILITIES])

@@ -1,4 +1,4 @@
-"""A process of its own that parses and builds one engine: the library can crash, and is not timed.
+"""A process of its own that parses and builds one engine: the library can crash or take for ever.
 
     python -m engines.tensorrt_child JOB.json
 
@@ -9,9 +9,12 @@ written where that says, and only a whole one.
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
+import os
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -60,15 +63,27 @@ def build(job: EngineJob, library: Library) -> dict[str, Any]:
     }
 
 
+def _end_with_the_parent() -> None:
+    """Ends this process when nobody waits for it any more: then its standard input is closed."""
+    # Not sys.stdin: a thread that waits in it aborts the interpreter at its end.
+    while os.read(0, 4096):
+        pass
+    os._exit(1)
+
+
 def main(arguments: list[str]) -> int:
-    """Exit status 0 with a last line that has `result`, 3 with one that has `refused`."""
+    """Exit status 0 with a last line that has `result`, 3 with `refused`, 4 with `os_error`."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(message)s")
+    threading.Thread(target=_end_with_the_parent, daemon=True).start()
     job = EngineJob.from_json(Path(arguments[0]).read_text(encoding="utf-8"))
     try:
         result = build(job, load_library(job.target))
     except Refused as error:
         say(refused=error.what, found=error.found)
         return 3
+    except OSError as error:
+        say(os_error=error.errno or errno.EIO)
+        return 4
     say(result=result)
     return 0
 

@@ -14,8 +14,9 @@ class EngineJob:
 
     `graph` is the prepared ONNX file, its weights beside it; `engine` where the engine goes.
     `profiles` are (slots, tokens) of each optimisation profile. `types` is the precision plan: by
-    name of a node the type that it must have in the parsed network; `layers` how many native layers
-    of each kind there must be. `sources` gives by node the exporter's line that made it.
+    name of a node the type that it must have in the parsed network; `casts` names the casts that
+    there may be; `layers` how many native layers of each kind there must be. `sources` gives by
+    node the exporter's line that made it.
     """
 
     target: str
@@ -24,6 +25,7 @@ class EngineJob:
     engine: str
     profiles: tuple[tuple[int, int], ...]
     types: Mapping[str, str]
+    casts: tuple[str, ...] = ()
     layers: Mapping[str, int] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
     compute_capability: tuple[str, ...] = ()
@@ -39,5 +41,6 @@ class EngineJob:
     def from_json(cls, text: str) -> EngineJob:
         data: dict[str, Any] = json.loads(text)
         data["profiles"] = tuple((slots, tokens) for slots, tokens in data["profiles"])
-        data["compute_capability"] = tuple(data["compute_capability"])
+        for name in ("casts", "compute_capability"):
+            data[name] = tuple(data[name])
         return cls(**data)

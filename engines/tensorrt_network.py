@@ -19,8 +19,11 @@ from trt_runtime.tensorrt_library import Library
 
 log = logging.getLogger(__name__)
 
-#: numpy's name of a type: the library's.
-_TYPES = {"float32": "FLOAT", "float16": "HALF", "bfloat16": "BF16"}
+
+#: Layers that the parser adds for its own purposes begin so: shapes, axes and positions.
+_PARSERS_OWN = ("ONNXTRT_", "(Unnamed Layer*")
+#: The library's names of the types that a cast can lose precision to.
+_FLOATS = frozenset({"FLOAT", "HALF", "BF16"})
 
 
 class Refused(Exception):
@@ -34,17 +37,17 @@ class Refused(Exception):
 class ParsedNetwork:
     """The network, and the parser that knows which of its tensors an ONNX node became."""
 
-    def __init__(self, network: Any, parser: Any) -> None:
-        self.network, self.parser = network, parser
+    def __init__(self, library: Library, network: Any, parser: Any) -> None:
+        self.library, self.network, self.parser = library, network, parser
 
     @property
     def num_layers(self) -> int:
         return int(self.network.num_layers)
 
     def output_type(self, node: str) -> str | None:
-        """The library's name of the type of a node's first output; None where there is no such."""
+        """The name of the type of a node's first output; None where there is no such."""
         tensor = self.parser.get_layer_output_tensor(node, 0)
-        return None if tensor is None else str(tensor.dtype.name)
+        return None if tensor is None else self.library.dtype_name(tensor.dtype)
 
 
 def parse(library: Library, builder: Any, job: EngineJob) -> ParsedNetwork:
@@ -62,7 +65,7 @@ def parse(library: Library, builder: Any, job: EngineJob) -> ParsedNetwork:
             "The parser cannot take the graph",
             "; ".join(_described(error, job) for error in errors) or "it does not say why",
         )
-    return ParsedNetwork(network, parser)
+    return ParsedNetwork(library, network, parser)
 
 
 def _described(error: Any, job: EngineJob) -> str:
@@ -81,13 +84,14 @@ def check_network(network: ParsedNetwork, job: EngineJob) -> None:
     wrong = []
     for node, wanted in job.types.items():
         found = network.output_type(node)
-        if found != _TYPES[wanted]:
+        if found != wanted:
             made = job.sources.get(node, "")
             wrong.append(f"{node}{f' ({made})' if made else ''} is {found}, planned {wanted}")
     if wrong:
         more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
         raise Refused("The network breaks its precision plan", "; ".join(wrong[:3]) + more)
     layers = [network.network.get_layer(index) for index in range(network.num_layers)]
+    _check_casts(layers, job)
     kinds = Counter(layer.type.name for layer in layers)
     for kind, count in job.layers.items():
         if kinds[kind] != count:
@@ -113,6 +117,16 @@ def check_network(network: ParsedNetwork, job: EngineJob) -> None:
         raise Refused("The parser dropped inputs of the graph", ", ".join(unread))
 
 
+def _check_casts(layers: list[Any], job: EngineJob) -> None:
+    """Raises Refused for a cast of floats that nobody planned: it rounds where no node tells."""
+    known = {*job.casts, *job.types}
+    for layer in layers:
+        if layer.type.name != "CAST" or layer.name.startswith(_PARSERS_OWN):
+            continue
+        if layer.name not in known and layer.get_output(0).dtype.name in _FLOATS:
+            raise Refused("The network has a cast that nobody planned", layer.name)
+
+
 def configure(
     library: Library,
     builder: Any,
@@ -127,7 +141,7 @@ def configure(
     for name, wanted in (
         ("VERSION_COMPATIBLE", job.version_compatible),
         ("WEIGHT_STREAMING", job.weight_streaming),
-        # TensorRT-RTX captures no engine that allocates by itself.
+        # TensorRT-RTX captures no engine that allocates by itself, as one that streams its weights.
         ("REQUIRE_USER_ALLOCATION", library.is_rtx),
     ):
         if wanted:

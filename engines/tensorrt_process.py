@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +32,10 @@ def run_job(engine: EngineJob, job: ComponentJob) -> dict[str, Any]:
     log = job.out / build_log(job.name)
     described = Path(engine.graph).with_suffix(".job.json")
     described.write_text(engine.to_json(), encoding="utf-8")
-    command = [sys.executable, "-m", "engines.tensorrt_child", str(described)]
     with (
         log.open("wb") as errors,
         subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=errors, stdin=subprocess.DEVNULL,
+            child_command(described), stdout=subprocess.PIPE, stderr=errors, stdin=subprocess.PIPE,
             env=_environment(), text=True, encoding="utf-8", errors="replace",
         ) as child,
     ):  # fmt: skip
@@ -56,9 +56,20 @@ def run_job(engine: EngineJob, job: ComponentJob) -> dict[str, Any]:
         finally:
             timer.cancel()
     if status == 0 and "result" in said and Path(engine.engine).is_file():
+        job.failed_log.unlink(missing_ok=True)  # of an earlier try
         result: dict[str, Any] = said["result"]
         return result
+    if "os_error" in said:
+        raise OSError(said["os_error"], os.strerror(said["os_error"]), str(job.out))
     raise _failure(job, said, status, log, late.is_set())
+
+
+def child_command(described: Path) -> list[str]:
+    """What runs the job that is described there.
+
+    -P: no module of the folder that the user happens to be in, which may be a stranger's.
+    """
+    return [sys.executable, "-P", "-m", "engines.tensorrt_child", str(described)]
 
 
 def _environment() -> dict[str, str]:
@@ -89,7 +100,8 @@ def _failure(
 ) -> UserError:
     """The error of a build that gave no engine; the log is kept beside the folder's place."""
     kept = job.failed_log
-    kept.write_bytes(log.read_bytes())  # where it outlives the build's work folder
+    with suppress(OSError):  # a full disk has been told already, or is about to be
+        kept.write_bytes(log.read_bytes())  # where it outlives the build's work folder
     ending = [line for line in log.read_text("utf-8", "replace").splitlines() if line][-_LINES:]
     heard = printable("; ".join(ending)) or "it said nothing"
     what, expected, do = f"The engine of {job.name} was not built", "an engine", f"read {kept}"

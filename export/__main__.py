@@ -120,7 +120,7 @@ def _run(options: argparse.Namespace) -> int:
         check_values=not options.no_values,
         memory=int(options.memory * 1e9),
         fresh=options.fresh,
-        progress=_ignore if options.quiet else show,
+        progress=(lambda line: None) if options.quiet else show,
         live=None if line is None else line.show,
     )
     print(f"bundle: {options.bundle}", flush=True)
@@ -151,10 +151,6 @@ def _export_options(options: argparse.Namespace) -> ExportOptions:
 
 def _has_terminal() -> bool:
     return sys.stderr is not None and sys.stderr.isatty()
-
-
-def _ignore(line: str) -> None:
-    """What --quiet does with progress."""
 
 
 if __name__ == "__main__":

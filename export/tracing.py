@@ -30,7 +30,13 @@ from trt_runtime.contract import SLOTS, GraphSpec
 from trt_runtime.errors import MingError
 from trt_runtime.geometry import Geometry
 from trt_runtime.manifest import StoredTensor
-from trt_runtime.operators import CACHED_ATTENTION, DOMAIN, MIXTURE_OF_EXPERTS, VERSION
+from trt_runtime.operators import (
+    CACHED_ATTENTION,
+    DOMAIN,
+    MIXTURE_OF_EXPERTS,
+    SOURCE_KEY,
+    VERSION,
+)
 
 OPSET = 20
 IR_VERSION = 10
@@ -42,7 +48,6 @@ _DTYPES = {
 }
 #: The last line of our own in a stack trace, kept as "export/modules/flow.py:42".
 _SOURCE_LINE = re.compile(r'File "[^"]*?(export/(?:modules/\w+|graphs)\.py)", line (\d+)')
-SOURCE_KEY = "ming_trt.source"
 #: Libraries that log and warn while they trace, of nothing that a user could change.
 _NOISY = ("torch.onnx", "onnx_ir", "onnxscript")
 

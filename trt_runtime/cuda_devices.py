@@ -16,8 +16,9 @@ from typing import Any
 
 from trt_runtime.errors import FolderError
 from trt_runtime.manifest import Manifest, rebuild_command
+from trt_runtime.rebuilding import rebuild_beside
 
-#: The target whose engines need a GPU, whatever their manifest says of it.
+#: The target of ONNX Runtime whose engines need a GPU, whatever their manifest says of it.
 CUDA = "cuda"
 #: Under `machine` in the manifest of engines that need a GPU: the least compute capability.
 COMPUTE_CAPABILITY = "compute_capability"
@@ -105,14 +106,11 @@ def check_cuda(manifest: Manifest, folder: Path) -> None:
         found = f"{devices[0].name}, compute capability {devices[0].compute_capability}"
     elif (driver := driver_version()) is not None:
         found += f" (driver {driver})"
-    # Beside this folder and not over it: a machine with a GPU may want it yet.
-    beside = rebuild_command(manifest, folder.with_name(f"{folder.name}-cpu"))
-    do = beside.replace(f"--target {manifest.target}", "--target cpu")
     raise FolderError(
         f"{folder} was built for NVIDIA GPUs",
         expected=f"a GPU of compute capability {needed} or later, and its driver",
         found=found,
-        do=f"build for a processor instead: {do}",
+        do=f"build for a processor instead: {rebuild_beside(manifest, folder, 'cpu')}",
     )
 
 

@@ -19,7 +19,7 @@ from trt_runtime.contract import (
     TensorSpec,
     graph_specs,
 )
-from trt_runtime.cuda_devices import check_cuda
+from trt_runtime.cuda_devices import CUDA, check_cuda
 from trt_runtime.errors import FolderError
 from trt_runtime.machine import check_machine
 from trt_runtime.manifest import (
@@ -55,7 +55,7 @@ def _onnxruntime_cuda(folder: Path, manifest: Manifest, threads: int | None) -> 
 
 
 def _tensorrt(folder: Path, manifest: Manifest, threads: int | None) -> Backend:
-    """As for `cuda`."""
+    """Its graphs have no threads; those asked for are of what runs once a reference."""
     from trt_runtime.backends.onnxruntime_cpu import check_threads
     from trt_runtime.backends.tensorrt import TensorrtBackend
 
@@ -67,29 +67,29 @@ def _tensorrt(folder: Path, manifest: Manifest, threads: int | None) -> Backend:
 PLUGIN_LOOP = "plugin-loop"
 #: What runs a component that is one engine, whose caches may take less than float32.
 ENGINE = "tensorrt"
+
+
+@dataclass(frozen=True)
+class TargetRow:
+    """How the runtime meets a target: `load` makes the backend of a checked folder.
+
+    `checks` say before it is opened whether its engines may run here; `runners` names what may run
+    one of its components.
+    """
+
+    load: Callable[[Path, Manifest, int | None], Backend]
+    checks: tuple[Callable[[Manifest, Path], None], ...]
+    runners: tuple[str, ...]
+
+
+_HERE = (check_machine, check_cuda)
 #: By the manifest's target; a bundle has none.
-BACKENDS: dict[str, Callable[[Path, Manifest, int | None], Backend]] = {
-    "": _onnxruntime_cpu,
-    "cpu": _onnxruntime_cpu,
-    "cuda": _onnxruntime_cuda,
-    "tensorrt": _tensorrt,
-    "tensorrt-rtx": _tensorrt,
-}
-#: By the manifest's target, whether a folder's engines may run here: asked before they are opened.
-MACHINE_CHECKS: dict[str, tuple[Callable[[Manifest, Path], None], ...]] = {
-    "": (check_machine, check_cuda),
-    "cpu": (check_machine, check_cuda),
-    "cuda": (check_machine, check_cuda),
-    TENSORRT: (check_tensorrt,),
-    TENSORRT_RTX: (check_tensorrt,),
-}
-#: By the manifest's target, what may run a component of it.
-RUNNERS: dict[str, tuple[str, ...]] = {
-    "": ("",),
-    "cpu": ("onnxruntime-cpu",),
-    "cuda": ("onnxruntime-cuda", PLUGIN_LOOP),
-    "tensorrt": (ENGINE,),
-    "tensorrt-rtx": (ENGINE,),
+TARGETS: dict[str, TargetRow] = {
+    "": TargetRow(_onnxruntime_cpu, _HERE, ("",)),
+    "cpu": TargetRow(_onnxruntime_cpu, _HERE, ("onnxruntime-cpu",)),
+    CUDA: TargetRow(_onnxruntime_cuda, _HERE, ("onnxruntime-cuda", PLUGIN_LOOP)),
+    TENSORRT: TargetRow(_tensorrt, (check_tensorrt,), (ENGINE,)),
+    TENSORRT_RTX: TargetRow(_tensorrt, (check_tensorrt,), (ENGINE,)),
 }
 
 
@@ -116,11 +116,13 @@ def check_contract(folder: Path, manifest: Manifest) -> None:
             found=f"no {', '.join(sorted(missing))}",
             do=f"build it again: {rebuild_command(manifest, folder)}",
         )
+    target = TARGETS.get(manifest.target)
+    runners = () if target is None else target.runners
     for component, row in manifest.components.items():
-        if row.backend not in RUNNERS.get(manifest.target, ()):
+        if row.backend not in runners:
             raise FolderError(
                 f"This version cannot run the component {component} of {folder}",
-                expected=" or ".join(RUNNERS.get(manifest.target, ())) or "no backend",
+                expected=" or ".join(runners) or "no backend",
                 found=f"a component for the backend {row.backend!r}",
                 do=f"update ming-trt, or build it again: {rebuild_command(manifest, folder)}",
             )
@@ -128,6 +130,15 @@ def check_contract(folder: Path, manifest: Manifest) -> None:
         entry = manifest.graphs.get(name)
         if entry is None:
             continue
+        if entry.component != spec.component or (
+            target is not None and manifest.target and entry.component not in manifest.components
+        ):
+            raise FolderError(
+                f"Graph {name} of {folder} belongs to a component that the folder does not have",
+                expected=spec.component,
+                found=repr(entry.component),
+                do=f"build it again: {rebuild_command(manifest, folder)}",
+            )
         found = (entry.inputs, entry.outputs, entry.state)
         if getattr(manifest.components.get(entry.component), "backend", "") == ENGINE:
             found = (*_with_wide_caches(entry), entry.state)
@@ -196,7 +207,7 @@ def open_folder(
     if verify:
         check_files(path, manifest)
     checked = time.perf_counter()
-    backend = BACKENDS[manifest.target](path, manifest, threads)
+    backend = TARGETS[manifest.target].load(path, manifest, threads)
     log.info(
         "%s: checked in %.2f s, loaded in %.2f s, target %r, family %s",
         path, checked - start, time.perf_counter() - checked, manifest.target, manifest.family,
@@ -211,15 +222,15 @@ def check_folder(folder: str | Path | None) -> tuple[Path, Manifest]:
     """
     path = EMBEDDED if folder is None else Path(folder)
     manifest = read_manifest(path)
-    if manifest.target not in BACKENDS:
+    if manifest.target not in TARGETS:
         raise FolderError(
             f"{path} was built for target {manifest.target!r}",
             expected="a target that this version runs: "
-            + ", ".join(repr(name) for name in BACKENDS if name),
+            + ", ".join(repr(name) for name in TARGETS if name),
             found=repr(manifest.target),
             do="update ming-trt, or build the folder for another target",
         )
     check_contract(path, manifest)
-    for check in MACHINE_CHECKS[manifest.target]:
+    for check in TARGETS[manifest.target].checks:
         check(manifest, path)
     return path, manifest

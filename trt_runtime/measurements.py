@@ -13,12 +13,13 @@ from trt_runtime.machine import describe_machine
 from trt_runtime.manifest import Manifest
 from trt_runtime.measuring import Measured, Measurements, Run
 from trt_runtime.spread import spread
+from trt_runtime.tensorrt_library import MODULES, installed_version
 from trt_runtime.version import __version__
 
 #: The first form of the report; one that a reader of this could not read gets another number.
 FORMAT_VERSION = 1
 #: What the runtime computes with, where it is installed.
-_PACKAGES = ("numpy", "torch", "triton", "tensorrt", "tensorrt-rtx")
+_PACKAGES = ("numpy", "torch", "triton")
 
 
 def report(measurements: Measurements) -> dict[str, Any]:
@@ -42,7 +43,7 @@ def report(measurements: Measurements) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """By package, of those that are installed."""
+    """By package, of those that are installed; TensorRT's by target, whatever provides it."""
     described = describe_machine()["onnxruntime"]
     found = {"ming-trt": __version__} | ({"onnxruntime": described} if described else {})
     for name in _PACKAGES:
@@ -50,7 +51,8 @@ def versions() -> dict[str, str]:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    libraries = {target: installed_version(target) for target in MODULES}
+    return found | {target: version for target, version in libraries.items() if version}
 
 
 def _folder(measured: Measured, first: Measured) -> dict[str, Any]:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from trt_runtime.backends.onnxruntime_cpu import check_threads, import_onnxruntime
-from trt_runtime.cuda_devices import CUDA, device_memory_in_use
+from trt_runtime.cuda_devices import COMPUTE_CAPABILITY, device_memory_in_use
 from trt_runtime.errors import UserError
 from trt_runtime.folder import check_folder, open_folder
 from trt_runtime.manifest import TOKENIZER, Manifest, check_files
@@ -198,7 +198,10 @@ def measure(
     `on_progress` gets a line before each piece of work. Raises FolderError and UserError.
     """
     checked = [check(folder, plan) for folder in folders]
-    import_onnxruntime()  # else the first folder would seem to take longer to load
+    # Else the first folder would seem to take longer to load. TensorRT's engines do without it; a
+    # folder that needs it says so where it is loaded.
+    with suppress(UserError):
+        import_onnxruntime()
     with ExitStack() as stack:
         candidates = []
         for measured in checked:
@@ -272,7 +275,8 @@ class _Candidate:
         return Together(slots, seconds, sum(speech.duration for speech in speeches))
 
     def _device_memory(self) -> int | None:
-        return device_memory_in_use() if self.measured.manifest.target == CUDA else None
+        on_gpu = COMPUTE_CAPABILITY in self.measured.manifest.machine
+        return device_memory_in_use() if on_gpu else None
 
 
 def _growth(before: int | None, after: int | None) -> int | None:

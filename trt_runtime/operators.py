@@ -43,6 +43,8 @@ CachedAttention(qkv, position, inverse_frequencies, key_cache, value_cache;
 from __future__ import annotations
 
 DOMAIN = "ming_trt"
+#: Where a bundle's nodes keep the line of the exporter's source that made them.
+SOURCE_KEY = "ming_trt.source"
 VERSION = 1
 
 MIXTURE_OF_EXPERTS = "MixtureOfExperts"

@@ -49,6 +49,11 @@ def rebuild_command(
     )  # fmt: skip
 
 
+def rebuild_beside(manifest: Manifest, folder: Path, target: str) -> str:
+    """The command for another target, beside `folder`: a machine that it fits may want it yet."""
+    return rebuild_command(manifest, folder.with_name(f"{folder.name}-{target}"), target=target)
+
+
 def export_command(folder: Path) -> str:
     """The command that makes the bundle `folder`, quoted for a shell."""
     return f"python -m export CHECKPOINT {quoted(str(folder))}"

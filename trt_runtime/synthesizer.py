@@ -211,10 +211,15 @@ class Synthesizer:
         And so many submitted ones at once, up to `slots`: a GPU captures each number of requests
         that step together the first time that it meets it.
         """
-        steps = min(2, self.geometry.max_steps)
-        options = RequestOptions(max_steps=steps, min_steps=steps)
-        self.synthesize("Warm up.", **options)
-        for submission in [self.submit("Warm up.", **options) for _ in range(submitted)]:
+
+        def options(steps: int) -> RequestOptions:
+            steps = min(steps, self.geometry.max_steps)
+            return RequestOptions(max_steps=steps, min_steps=steps)
+
+        self.synthesize("Warm up.", **options(2))
+        # One enters between two steps: the first must last until the last one is there.
+        lasting = options(1 + min(submitted, self._slots))
+        for submission in [self.submit("Warm up.", **lasting) for _ in range(submitted)]:
             submission.result()
 
     def close(self, *, cancel: bool = False) -> None:

@@ -23,7 +23,7 @@ from trt_runtime.cuda_devices import (
 from trt_runtime.errors import FolderError
 from trt_runtime.machine import describe_machine
 from trt_runtime.manifest import Manifest
-from trt_runtime.rebuilding import quoted, rebuild_command
+from trt_runtime.rebuilding import quoted, rebuild_beside, rebuild_command
 from trt_runtime.tensorrt_library import (
     MODULES,
     TENSORRT,
@@ -40,7 +40,7 @@ HARDWARE_COMPATIBILITY = "hardware_compatibility"
 WEIGHTS_ON_GPU = "weights_on_gpu"
 #: Runs on every GPU from the least compute capability on; the others on those that are listed.
 AMPERE_PLUS = "ampere_plus"
-_COMPATIBILITIES = ("none", AMPERE_PLUS, "same_compute_capability")
+_COMPATIBILITIES = ("none", AMPERE_PLUS)
 #: What TensorRT-RTX 1.7 builds our graphs for: `ComputeCapability` of its binding, which has no
 #: data-centre GPU of 9.0, but for 7.5, whose GPUs cannot compute what is stored in bfloat16.
 RTX_CAPABILITIES = ("8.0", "8.6", "8.9", "12.0", "12.1")
@@ -74,9 +74,11 @@ def _check_fields(machine: Mapping[str, Any], manifest: Manifest, folder: Path) 
 
     if machine.get("library") != MODULES[manifest.target]:
         raise damaged("library", repr(MODULES[manifest.target]))
-    for field in ("library_version", "cuda"):
+    for field, known in (("library_version", True), ("cuda", False)):
         value = machine.get(field)
-        if not isinstance(value, str) or not version_numbers(value):
+        if not isinstance(value, str) or not (
+            version_numbers(value) or (value == "" and not known)
+        ):
             raise damaged(field, "a version")
     for field in ("system", "architecture"):
         if not isinstance(machine.get(field), str):
@@ -149,8 +151,8 @@ def _runs(
 
 def _distribution(machine: Mapping[str, Any], target: str) -> str:
     """As pip names the very version that built the engines."""
-    major = version_numbers(machine["cuda"])[0]
-    return f"{target}-cu{major}=={machine['library_version']}"
+    package = f"{target}-cu{machine['cuda'].partition('.')[0]}" if machine["cuda"] else target
+    return f"{package}=={machine['library_version']}"
 
 
 def _check_driver(machine: Mapping[str, Any], manifest: Manifest, folder: Path) -> CudaDevice:
@@ -163,16 +165,16 @@ def _check_driver(machine: Mapping[str, Any], manifest: Manifest, folder: Path) 
             f"{folder} was built for NVIDIA GPUs",
             expected=wanted,
             found="no GPU that CUDA can use" + (f" (driver {driver})" if driver else ""),
-            do=f"build for a processor instead: {_beside(manifest, folder, 'cpu')}",
+            do=f"build for a processor instead: {rebuild_beside(manifest, folder, 'cpu')}",
         )
-    cuda, major = driver_cuda_version(), version_numbers(machine["cuda"])[0]
-    if cuda is not None and version_numbers(cuda)[:1] < (major,):
+    cuda, major = driver_cuda_version(), version_numbers(machine["cuda"])[:1]
+    if cuda is not None and version_numbers(cuda)[:1] < major:
         raise FolderError(
             f"{folder} needs a newer driver",
-            expected=f"a driver for CUDA {major} or later",
+            expected=f"a driver for CUDA {major[0]} or later",
             found=f"driver {driver_version() or 'unknown'}, which supports CUDA up to {cuda}",
             do="update the NVIDIA driver, or build for a processor instead: "
-            + _beside(manifest, folder, "cpu"),
+            + rebuild_beside(manifest, folder, "cpu"),
         )
     return devices[0]
 
@@ -187,11 +189,9 @@ def _check_gpu(
         fits = device.compute_capability in machine[COMPUTE_CAPABILITIES]
     if fits:
         return
-    built_on = machine.get("gpu")
     raise FolderError(
         f"{folder} was built for another GPU",
-        expected=f"a GPU of compute capability {_wanted(machine)}"
-        + (f" (built on {built_on})" if isinstance(built_on, str) else ""),
+        expected=f"a GPU of compute capability {_wanted(machine)}",
         found=f"{device.name}, compute capability {device.compute_capability}",
         do=_build_for(manifest, folder, device),
     )
@@ -210,13 +210,8 @@ def _build_for(manifest: Manifest, folder: Path, device: CudaDevice) -> str:
     others = [TENSORRT]
     if (_numbers(capability) or (0, 0)) >= _LEAST_OF_CUDA:
         others.append(CUDA)
-    commands = " or ".join(_beside(manifest, folder, target) for target in others)
+    commands = " or ".join(rebuild_beside(manifest, folder, target) for target in others)
     return f"{TENSORRT_RTX} does not run on this GPU; build for another target here: {commands}"
-
-
-def _beside(manifest: Manifest, folder: Path, target: str) -> str:
-    """Builds for another target beside this folder: a machine that it fits may want it yet."""
-    return rebuild_command(manifest, folder.with_name(f"{folder.name}-{target}"), target=target)
 
 
 def _wanted(machine: Mapping[str, Any]) -> str:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from trt_runtime.errors import MingError, UserError
+from trt_runtime.importable import is_importable
 
 log = logging.getLogger("trt_runtime.tensorrt")
 
@@ -54,7 +55,7 @@ def load_library(target: str) -> Library:
     name = MODULES[target]
     try:
         module = importlib.import_module(name)
-    except (ImportError, OSError) as error:
+    except Exception as error:  # whatever a module of this name does when it is imported
         if isinstance(error.__context__, KeyboardInterrupt):
             raise error.__context__ from error
         # Any other fault of loading is told in the loader's own words: often a missing library.
@@ -64,7 +65,7 @@ def load_library(target: str) -> Library:
             found=str(error),
             do=f"{install_command(target)}; `ming-trt doctor` shows what is installed",
         ) from error
-    if not hasattr(module, "ICudaEngine"):
+    if not hasattr(module, "ICudaEngine") or not hasattr(module, "__version__"):
         raise UserError(
             f"{name} is damaged, or another package of that name",
             expected="NVIDIA's module, with ICudaEngine",
@@ -84,7 +85,7 @@ def installed_version(target: str) -> str | None:
     loaded = getattr(sys.modules.get(name), "__version__", None)
     if isinstance(loaded, str):
         return loaded
-    if not _is_there(name):
+    if not is_importable(name):
         return None
     for module in (name, f"{name}_bindings"):
         if found := _version_in_file(module):
@@ -97,16 +98,9 @@ def installed_version(target: str) -> str | None:
     return "unknown"
 
 
-def _is_there(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except (ImportError, ValueError):
-        return False
-
-
 def _version_in_file(module: str) -> str | None:
     """`__version__ = "..."` of a module's own file."""
-    if not _is_there(module):
+    if not is_importable(module):
         return None
     spec = importlib.util.find_spec(module)
     if spec is None or spec.origin is None:
@@ -145,7 +139,10 @@ class Library:
 
     @property
     def cuda_major(self) -> str:
-        """The major version of CUDA that the installed package is made for, by its name."""
+        """The major version of CUDA that the installed package is made for, by its name.
+
+        "" where no package says it, as in JetPack and NVIDIA's containers.
+        """
         for distribution in _DISTRIBUTIONS[self.target]:
             try:
                 metadata.version(distribution)
@@ -153,8 +150,7 @@ class Library:
                 continue
             if match := re.search(r"-cu(\d+)$", distribution):
                 return match[1]
-        # What the packages without a number in their names were made for so far.
-        return "13"
+        return ""
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -260,11 +256,9 @@ class Library:
         context = engine.create_execution_context(strategy if config is None else config)
         return self.checked(context, "an execution context could not be made")
 
-    def activation_bytes(self, engine: Any, profile: int | None = None) -> int:
-        """Memory that a context needs while it runs: of one profile, or of any of the engine's."""
-        if profile is None:
-            return int(engine.device_memory_size_v2)
-        return int(engine.get_device_memory_size_for_profile_v2(profile))
+    def activation_bytes(self, engine: Any) -> int:
+        """Memory that a context needs while it runs, whichever the profile."""
+        return int(engine.device_memory_size_v2)
 
     def give_memory(self, context: Any, pointer: int, size: int) -> None:
         """Memory for the context's runs, which contexts share that never run at a time."""

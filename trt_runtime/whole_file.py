@@ -41,9 +41,17 @@ def written_beside(path: Path, data: bytes) -> Iterator[Path]:
         raise UserError(f"{path} cannot be written", found=found, do=do) from error
 
 
+def link_target(path: Path) -> Path:
+    """The file that writing to `path` replaces: the one that a link names."""
+    try:
+        return Path(os.path.realpath(path))
+    except ValueError:  # a null character, which written_beside tells of
+        return path
+
+
 def write_whole(path: Path, data: bytes) -> None:
     """`data` to `path`, whole or not at all; a link is followed, and the file it names replaced."""
-    target = Path(os.path.realpath(path))
+    target = link_target(path)
     with written_beside(target, data) as temporary, interruptions_wait():
         temporary.replace(target)
 
@@ -51,7 +59,7 @@ def write_whole(path: Path, data: bytes) -> None:
 def check_writable(path: Path) -> None:
     """Raises UserError where :func:`write_whole` would fail: before any work is done for it."""
     check_replaceable_file(path)
-    with written_beside(Path(os.path.realpath(path)), b""):
+    with written_beside(link_target(path), b""):
         pass
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from engines.comparison.metrics import METRICS, Metric
-from engines.comparison.sides import FLOAT32
+from engines.precision import FLOAT32
 from trt_runtime.errors import UserError
 
 #: Two float32 evaluations that differ in the order of their sums. Measured: at most 9.4e-7 between
@@ -30,10 +30,10 @@ class Budget:
     output: str
     metric: str
     float32: float | None
-    mixed: float | None
+    lower: float | None
 
     def limit(self, precision: str) -> float | None:
-        return self.float32 if precision == FLOAT32 else self.mixed
+        return self.float32 if precision == FLOAT32 else self.lower
 
     @property
     def measure(self) -> Metric:

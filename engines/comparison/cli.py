@@ -51,7 +51,7 @@ def _run(arguments: argparse.Namespace) -> int:
         json=arguments.json,
         plot=arguments.plot,
         threads=arguments.threads,
-        progress=_ignore if arguments.quiet else tell,
+        progress=(lambda line: None) if arguments.quiet else tell,
     )
     for line in report.lines():
         standard_output.print_line(line)
@@ -74,10 +74,6 @@ def _budgets(given: list[str]) -> dict[str, float]:
                 do="write for instance --budget flow=1e-4",
             ) from None
     return found
-
-
-def _ignore(line: str) -> None:
-    """What --quiet does with progress."""
 
 
 command = Command(

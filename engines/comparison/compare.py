@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from engines.comparison.budgets import BUDGETS, Budget, budgets_of, checked_overrides
+from engines.comparison.destinations import check_destinations, write_all
 from engines.comparison.drift import Drift, check_steps, first_rows, run_loop
 from engines.comparison.graph_pairs import (
     graphs_that_differ,
@@ -20,11 +21,11 @@ from engines.comparison.graph_pairs import (
     runnable_graphs,
 )
 from engines.comparison.inputs import Inputs, recorded_inputs, seeded_inputs
-from engines.comparison.plot import check_plot, drawn
+from engines.comparison.plot import drawn
 from engines.comparison.probes import PROBES, Outputs, walk
 from engines.comparison.report import Report, Row
 from engines.comparison.runners import measured, outputs_of, run_both
-from engines.comparison.sides import FLOAT32, MIXED, Side, open_sides
+from engines.comparison.sides import LOWER, Side, open_sides
 from engines.comparison.spoken_prompts import spoken_prompts
 from engines.comparison.stored_tensors import (
     IN_GRAPH,
@@ -32,13 +33,15 @@ from engines.comparison.stored_tensors import (
     differing_files,
     differing_tensors,
 )
+from engines.precision import FLOAT32
 from trt_runtime.errors import NumericError, UserError
 from trt_runtime.noise import LARGEST_SEED, check_seed
-from trt_runtime.whole_file import written_beside
 
 log = logging.getLogger(__name__)
 
 STEPS = 50
+#: Kept free from the seed on: each slot of the loop takes the next one.
+_SEEDS = 64
 #: Called with each line that a user should see while it works.
 Progress = Callable[[str], None]
 
@@ -64,41 +67,25 @@ def compare(
     :class:`engines.comparison.inputs.Inputs`, None draws them from the `seed`. `budgets` replaces
     limits of :data:`engines.comparison.budgets.BUDGETS` by name. `isolate` looks for the first node
     that leaves the budget. `json` and `plot` (PNG) are written where all went well, both or
-    neither. The same for the same seed and the same folders.
+    neither, and never over a file of A, B or `inputs`. The same for the same seed and the same
+    folders.
 
     Raises UserError or FolderError for what cannot be compared, read or written; a report outside
     its budgets is no error.
     """
     started = time.perf_counter()
     overrides = checked_overrides(budgets or {})
-    if check_seed(seed) > LARGEST_SEED - 64:
-        raise UserError(
-            "The seed cannot be used",
-            expected=f"a whole number from 0 to {LARGEST_SEED - 64}: each slot has one of its own",
-            found=str(seed),
-            do="choose a smaller seed",
-        )
-    json_path, plot_path = (None if p is None else Path(p) for p in (json, plot))
-    if plot_path is not None:
-        check_plot(plot_path)
-    if json_path is not None and json_path == plot_path:
-        raise UserError(
-            "The report and the picture have one name",
-            expected="two files",
-            found=str(json_path),
-            do="give --json and --plot other names",
-        )
-    for path in (json_path, plot_path):
-        if path is not None:
-            # Whether it can be written, before the work is done.
-            with written_beside(path, b""):
-                pass
+    _check_seed(seed)
+    recorded, json_path, plot_path = (
+        None if path is None else Path(path) for path in (inputs, json, plot)
+    )
+    check_destinations(json_path, plot_path, Path(a), Path(b), recorded)
     sides = open_sides(a, b, threads=threads)
     geometries = sides[0].geometry, sides[1].geometry
     given = (
         seeded_inputs(*geometries, seed)
-        if inputs is None
-        else recorded_inputs(Path(inputs), *geometries, seed)
+        if recorded is None
+        else recorded_inputs(recorded, *geometries, seed)
     )
     prompts = spoken_prompts(sides) if given.spoken else given.token_ids
     check_steps(sides, max(prompts.shape[1], given.token_ids.shape[1]), steps)
@@ -130,7 +117,7 @@ class _Work:
     def precision(self, *components: str) -> str:
         """The lower of both sides': a reference that is narrow itself is no better than B."""
         found = {side.precision(component) for side in self.sides for component in components}
-        return FLOAT32 if found == {FLOAT32} else MIXED
+        return FLOAT32 if found == {FLOAT32} else LOWER
 
     def add(self, name: str, component: str, value: float, precision: str, shown: str = "") -> None:
         budget = BUDGETS[name]
@@ -242,6 +229,17 @@ class _Work:
             report.findings = isolated(pair, components, named, allowed, report.seed)
 
 
+def _check_seed(seed: int) -> None:
+    largest = LARGEST_SEED - _SEEDS
+    if check_seed(seed) > largest:
+        raise UserError(
+            "The seed cannot be used",
+            expected=f"a whole number from 0 to {largest}: each slot has one of its own",
+            found=str(seed),
+            do="choose a smaller seed",
+        )
+
+
 def _write(
     report: Report,
     json: Path | None,
@@ -249,14 +247,10 @@ def _write(
     waves: tuple[np.ndarray, np.ndarray],
     sample_rate: int,
 ) -> None:
-    """Both files or neither: each is whole beside its place before the first is renamed."""
     files: dict[Path, bytes] = {}
     if json is not None:
         files[json] = report.to_json().encode("utf-8")
     if plot is not None:
         assert report.drift is not None
         files[plot] = drawn(report.drift, *waves, sample_rate)
-    with ExitStack() as stack:
-        ready = [(stack.enter_context(written_beside(p, data)), p) for p, data in files.items()]
-        for temporary, path in ready:
-            temporary.replace(path)
+    write_all(files)

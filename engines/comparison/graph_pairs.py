@@ -18,6 +18,7 @@ from engines.comparison.sides import CHECKPOINT, Side
 from engines.comparison.stored_tensors import IN_GRAPH, TensorDifference
 from engines.graph_inputs import graph_inputs
 from trt_runtime.contract import NEXT
+from trt_runtime.folder import ENGINE
 from trt_runtime.manifest import BUNDLE, GraphEntry, Manifest, read_manifest
 
 log = logging.getLogger(__name__)
@@ -133,7 +134,7 @@ def isolated(
         component = entry.component
         if component not in wanted and name not in named:
             continue
-        if why := _why_not(b.manifest, name, entry):
+        if why := _why_not(a.manifest, b.manifest, name, entry):
             # Once a component that has no graphs at all, not once a graph.
             finding = Finding(name, component, budget, why=why)
             if all((f.component, f.why) != (component, why) for f in findings):
@@ -150,20 +151,33 @@ def isolated(
     return findings
 
 
-def _why_not(b: Manifest, name: str, entry: GraphEntry) -> str:
-    """Why B's graph cannot be looked into, and what to do; "" where it can."""
+def _why_not(a: Manifest, b: Manifest, name: str, entry: GraphEntry) -> str:
+    """Why both sides' graph cannot be looked into, and what to do; "" where it can."""
+    component = entry.component
+    engines = [side for side, manifest in (("A", a), ("B", b)) if _is_engine(manifest, component)]
+    if engines:
+        runs = "A and B run" if len(engines) == 2 else f"{engines[0]} runs"
+        return (
+            f"{runs} {component} as an engine, which has no graph to look into: compare the bundle "
+            "that it was built from"
+        )
     other = b.graphs.get(name)
     if other is not None:
         same = other.inputs == entry.inputs
         return "" if same else "its inputs have other shapes: export both with the same options"
-    component = b.components.get(entry.component)
-    if component is not None and component.tensors:
+    row = b.components.get(component)
+    if row is not None and row.tensors:
         return (
-            f"B runs {entry.component} by {component.backend}, which has no graph: compare the "
-            "bundle that B was built from; if that is good, the fault is in the kernels or in what "
-            "was built for them"
+            f"B runs {component} by {row.backend}, which has no graph: compare the bundle that B "
+            "was built from; if that is good, the fault is in the kernels or in what was built for "
+            "them"
         )
     return f"B has no graph {name}: compare the bundle that B was built from"
+
+
+def _is_engine(manifest: Manifest, component: str) -> bool:
+    row = manifest.components.get(component)
+    return row is not None and row.backend == ENGINE
 
 
 def readers(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tokenize
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +19,8 @@ from trt_runtime.noise import SeededNoise, Stream, normal
 
 #: Requests that step together, and steps that each component is tried at.
 SLOTS, PROBE_STEPS = 3, 4
+#: Of recorded inputs at the most: their memory is a cache each.
+MOST_SLOTS = 64
 #: Latents of the wave for the audio encoder, in its calls: the second is not a whole one.
 WAVE_CALLS = 1.5
 #: So that both rows of the guidance count, and the noise that is added at each solver step.
@@ -59,22 +63,22 @@ def prompt_length(geometry: Geometry, other: Geometry) -> int:
     return max(2, min(sum(chunks) - chunks[0] // 2, room))
 
 
-def seeded_inputs(geometry: Geometry, other: Geometry, seed: int) -> Inputs:
+def seeded_inputs(geometry: Geometry, other: Geometry, seed: int, slots: int = SLOTS) -> Inputs:
     """Inputs for models of these sizes, the same on every machine for the same seed."""
     g = geometry
     tokens = prompt_length(geometry, other)
     noise = [
-        SeededNoise(seed + slot, g.patch, g.latent_dim, g.solver_steps) for slot in range(SLOTS)
+        SeededNoise(seed + slot, g.patch, g.latent_dim, g.solver_steps) for slot in range(slots)
     ]
     # Another stream than the noise's: neither is made of the other's numbers.
-    uniform = normal(seed, 0, Stream.POSTERIOR, (SLOTS * tokens,)).astype(np.float64)
+    uniform = normal(seed, 0, Stream.POSTERIOR, (slots * tokens,)).astype(np.float64)
     ids = np.floor(np.abs(uniform) * 1e6).astype(np.int64) % g.vocab_size
     samples = int(WAVE_CALLS * g.encoder_latents) * g.samples_per_latent - g.encoder_hop // 2
     limit = min(g.max_reference_latents, other.max_reference_latents) * g.samples_per_latent
     steps = range(PROBE_STEPS)
     return Inputs(
         seed=seed,
-        token_ids=ids.reshape(SLOTS, tokens),
+        token_ids=ids.reshape(slots, tokens),
         speaker_embedding=normal(seed, 1, Stream.POSTERIOR, (SPEAKER_DIM,)),
         wave=_LOUDNESS * normal(seed, 2, Stream.POSTERIOR, (min(samples, limit),)),
         initial_noise=np.stack([[n.initial(step) for n in noise] for step in steps]),
@@ -89,18 +93,21 @@ def recorded_inputs(path: Path, geometry: Geometry, other: Geometry, seed: int) 
     Raises UserError for a file that cannot be read, a name that means nothing, and an array of
     another shape or dtype, with numbers that are not finite, or of tokens that the model lacks.
     """
-    drawn = seeded_inputs(geometry, other, seed)
     arrays = _read(path)
+    given = arrays.get("token_ids"), arrays.get("initial_noise")
+    counts = [a.shape[axis] for axis, a in enumerate(given) if a is not None and a.ndim > axis]
+    slots = min(max(counts[0], 1), MOST_SLOTS) if counts else SLOTS
+    drawn = seeded_inputs(geometry, other, seed, slots)
     names = ("token_ids", "speaker_embedding", "wave", "initial_noise", "diffusion_noise")
     unknown = sorted(set(arrays) - set(names))
     if unknown or not arrays:
         raise _refused(path, f"arrays named {', '.join(names)}", ", ".join(unknown) or "no array")
     g = geometry
     found = {name: arrays.get(name, getattr(drawn, name)) for name in names}
-    slots, steps = len(found["token_ids"]), len(found["initial_noise"])
+    steps = found["initial_noise"].shape[0] if found["initial_noise"].ndim else 0
     draws = g.solver_steps - 1
     shapes: dict[str, tuple[int | None, ...]] = {
-        "token_ids": (None, None),
+        "token_ids": (slots, None),
         "speaker_embedding": (SPEAKER_DIM,),
         "wave": (None,),
         "initial_noise": (None, slots, g.patch, g.latent_dim),
@@ -124,8 +131,25 @@ def _read(path: Path) -> dict[str, np.ndarray]:
         with np.load(path, allow_pickle=False) as file:
             if not isinstance(file, np.lib.npyio.NpzFile):
                 raise ValueError("it is no archive of arrays")
-            return {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
+            arrays = {name: file[name] for name in file.files}
+        if other := [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]:
+            raise ValueError(f"{other[0]} is no array")
+        return arrays
+    # What zip, zlib and numpy's reader of headers make of a damaged or hostile file.
+    except (
+        OSError,
+        ValueError,
+        EOFError,
+        KeyError,
+        TypeError,
+        RuntimeError,
+        MemoryError,
+        OverflowError,
+        SyntaxError,
+        tokenize.TokenError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:
         raise _refused(path, "a file that numpy.savez wrote", reason_of(error)) from error
 
 

@@ -109,8 +109,8 @@ def isolate(
             if found:
                 return _first(graph, component, pair, found, allowed)
     why = (
-        "both graphs give the same for the same inputs on a CPU: the fault is in what runs B, or "
-        "shows with other inputs (--seed)"
+        f"no node beyond {budget:g} for the same inputs on a CPU (--budget node= lowers that): the "
+        "fault is in what runs B, or shows with other inputs (--seed)"
     )
     return Finding(graph, component, budget, why=why)
 

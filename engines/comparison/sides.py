@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from engines.precision import FLOAT32, MIXED
 from trt_runtime.backends.interface import Backend
 from trt_runtime.contract import FLOW_STEP, LANGUAGE_HEAD, PROMPT_EMBEDDING, TAIL
 from trt_runtime.errors import UserError
@@ -17,9 +18,8 @@ if TYPE_CHECKING:
     from export.checkpoint import Checkpoint
 
 CHECKPOINT = "checkpoint"
-FLOAT32 = "float32"
-#: Weights or products narrower than float32; a plan of such products is called "mixed-..." too.
-MIXED = "mixed"
+#: Weights or products narrower than float32, whatever the precision of the build was called.
+LOWER = "lower"
 
 #: Components whose table is stored narrow and widened before anything is computed with it.
 _ONLY_STORED = (PROMPT_EMBEDDING, LANGUAGE_HEAD)
@@ -49,7 +49,7 @@ class Side:
     checkpoint: Checkpoint | None = None
 
     def precision(self, component: str) -> str:
-        """What the component computes in: :data:`FLOAT32` or :data:`MIXED`."""
+        """What the component computes in: :data:`~engines.precision.FLOAT32` or :data:`LOWER`."""
         stored = self.manifest.precision if self.manifest is not None else {}
         found = stored.get(component, FLOAT32)
         if component == "flow" and component not in stored:
@@ -57,7 +57,7 @@ class Side:
             found = stored.get(TAIL, FLOAT32)
         if component in _ONLY_STORED and not found.startswith(MIXED):
             return FLOAT32
-        return FLOAT32 if found == FLOAT32 else MIXED
+        return FLOAT32 if found == FLOAT32 else LOWER
 
     @property
     def unrolled(self) -> bool:

@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from engines.comparison.sides import CHECKPOINT, Side
 from engines.graph_file import all_tensors, read_graph
+from engines.stored_dtypes import numpy_dtype
 from trt_runtime.manifest import BUNDLE, SPEAKER_ENCODER, TOKENIZER, Manifest, StoredTensor
 from trt_runtime.raw_tensors import read_chunks
 
@@ -35,7 +35,7 @@ class Numbers:
         return whole.hexdigest()
 
 
-def pieces(a: Numbers, b: Numbers) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def side_by_side(a: Numbers, b: Numbers) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Both tensors side by side as float64, a few megabytes at a time, however each is cut."""
     parts = [(part for part in side.parts() if len(part)) for side in (a, b)]
     rest = [np.zeros(0), np.zeros(0)]
@@ -120,7 +120,7 @@ def _difference(name: str, a: Numbers | None, b: Numbers | None) -> TensorDiffer
         if a.digest() == b.digest():
             return None
     differing, largest, scale = 0, 0.0, 0.0
-    for x, y in pieces(a, b):
+    for x, y in side_by_side(a, b):
         # NaN is unequal to itself; in both it is no difference.
         differing += int((~((x == y) | (np.isnan(x) & np.isnan(y)))).sum())
         difference = np.abs(y - x)
@@ -183,8 +183,3 @@ def _constants(side: Side) -> dict[str, Numbers]:
 
 def _of_array(array: np.ndarray, shape: tuple[int, ...]) -> Numbers:
     return Numbers(str(array.dtype), shape, lambda: iter((array,)))
-
-
-def numpy_dtype(name: str) -> np.dtype:
-    """NumPy's type of a manifest's dtype, narrow floats among them."""
-    return np.dtype(getattr(ml_dtypes, name, None) or name)

@@ -162,7 +162,3 @@ class TorchBackend:
                 else given.rows(tensor.sized(slots), first)
             )
         return TorchBoundGraph(self._modules[graph], spec, bound, self._dtype)
-
-    def close(self) -> None:
-        self._modules.clear()
-        self._parameters.clear()

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import ml_dtypes
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+from engines.stored_dtypes import numpy_dtype
 from trt_runtime.manifest import MANIFEST, StoredTensor, read_manifest, sha256_of
 
 
@@ -39,9 +39,8 @@ def parameters(bundle: Path) -> dict[str, StoredTensor]:
 
 
 def values_of(folder: Path, tensor: StoredTensor) -> np.ndarray:
-    dtype = np.dtype(getattr(ml_dtypes, tensor.dtype, None) or tensor.dtype)
     raw = np.fromfile(folder / tensor.file, np.uint8, tensor.bytes, offset=tensor.offset)
-    return raw.view(dtype).copy()
+    return raw.view(numpy_dtype(tensor.dtype)).copy()
 
 
 def plant(folder: Path, tensor: StoredTensor, change: Callable[[np.ndarray], np.ndarray]) -> int:

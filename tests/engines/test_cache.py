@@ -144,7 +144,7 @@ def test_every_module_that_the_exporter_may_import_is_part_of_the_key() -> None:
 def test_a_change_of_the_contract_exports_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str
 ) -> None:
-    settings = BuildSettings("cpu", {}, {"architecture": "x86_64", "needs": []}, "1.32.0")
+    settings = BuildSettings("cpu", {}, {"architecture": "x86_64", "needs": []})
     (tmp_path / "config.json").write_text("{}")
 
     def key() -> str:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -9,7 +10,9 @@ from pathlib import Path
 import pytest
 
 import engines
-from engines.cli import main
+from engines.cli import main, parser
+from engines.options import flags
+from engines.targets import TARGETS
 from trt_runtime.manifest import MANIFEST, read_manifest
 
 ROOT = Path(engines.__file__).parents[1]
@@ -44,7 +47,24 @@ def test_builds_and_says_so(bundle: Path, tmp_path: Path, capsys: pytest.Capture
 
 def test_list_targets(capsys: pytest.CaptureFixture[str]):
     assert main(["--list-targets"]) == 0
-    assert capsys.readouterr().out.startswith("cpu ")
+    lines = capsys.readouterr().out.splitlines()
+    named = [line.split()[0] for line in lines[::3]]
+    assert named == sorted(TARGETS)
+    for name, *paragraph in zip(named, lines[::3], lines[1::3], lines[2::3], strict=True):
+        target = TARGETS[name]
+        assert paragraph == [
+            f"{name:<14}{target.description}",
+            f"{'':<14}precisions  {', '.join(sorted(target.precisions))}",
+            f"{'':<14}options     {flags(target.options)}",
+        ]
+
+
+def test_options_of_targets_are_options_of_the_command(capsys: pytest.CaptureFixture[str]):
+    """Where two errors send a user: what is listed can be given as it is written."""
+    assert main(["--list-targets"]) == 0
+    listed = set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
+    assert {"--precision", "--slots", "--time-limit"} <= listed
+    assert listed <= set(re.findall(r"--[a-z-]+", parser().format_help()))
 
 
 @pytest.mark.parametrize(

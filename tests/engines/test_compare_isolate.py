@@ -16,6 +16,7 @@ from engines.comparison.marked_graph import MarkedGraph
 from engines.graph_inputs import graph_inputs
 from tests.conftest import Folders
 from tests.engines.plants import copied, parameters, plant
+from tests.trt_runtime.backends.engine_folders import write_folder
 from trt_runtime.contract import TensorSpec
 from trt_runtime.geometry import Geometry
 from trt_runtime.manifest import BUNDLE, GraphEntry, Manifest, read_manifest
@@ -139,6 +140,25 @@ def test_without_a_graph_it_says_what_to_do(dense: Folders, tmp_path: Path) -> N
     told = {finding.component: finding.why for finding in findings}
     assert "plugin-loop" in told["talker"]
     assert "compare the bundle" in told["talker"]
+
+
+@pytest.mark.parametrize(
+    ("of_a", "of_b", "runs"),
+    [("bundle", "engines", "B runs"), ("engines", "bundle", "A runs"),
+     ("engines", "engines", "A and B run")],
+)  # fmt: skip
+def test_an_engine_has_no_graph_to_look_into(
+    dense: Folders, of_a: str, of_b: str, runs: str, tmp_path: Path
+) -> None:
+    made = {"bundle": dense.bundle, "engines": write_folder(dense.bundle, tmp_path / "engines")}
+    a, b = (Graphs(made[of], read_manifest(made[of])) for of in (of_a, of_b))
+    findings = isolated((a, b), {"talker", "tail"}, (), 2e-5, 0)
+    assert {finding.component: finding.why for finding in findings} == {
+        component: f"{runs} {component} as an engine, which has no graph to look into: compare the "
+        "bundle that it was built from"
+        for component in ("talker", "tail")
+    }
+    assert len(findings) == 2
 
 
 def test_a_checkpoint_is_exported_for_it(

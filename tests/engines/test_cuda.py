@@ -18,6 +18,7 @@ from onnx import helper
 from engines import build_engines
 from engines.graph_file import all_graphs
 from engines.onnxruntime_cuda import KERNELS
+from engines.stored_dtypes import numpy_dtype
 from engines.targets import find_target
 from tests.conftest import Folders
 from tests.engines.folders import contents
@@ -36,10 +37,8 @@ def built(folders: Folders, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _array(folder: Path, tensor: StoredTensor) -> np.ndarray:
-    dtype = ml_dtypes.bfloat16 if tensor.dtype == "bfloat16" else tensor.dtype
-    values = np.fromfile(
-        folder / tensor.file, dtype, int(np.prod(tensor.shape)), offset=tensor.offset
-    )
+    dtype, count = numpy_dtype(tensor.dtype), int(np.prod(tensor.shape))
+    values = np.fromfile(folder / tensor.file, dtype, count, offset=tensor.offset)
     return values.reshape(tensor.shape).astype(np.float32)
 
 

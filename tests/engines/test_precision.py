@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from fnmatch import fnmatchcase
+from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
+from engines.float16_range import check_float16
 from engines.graph_file import ELEMENT_TYPES
 from engines.precision import (
     KEPT_FLOAT32,
@@ -27,7 +31,7 @@ from tests.conftest import Folders
 from tests.engines.prepared import prepared
 from trt_runtime.contract import AUDIO_DECODER, AUDIO_ENCODER, LANGUAGE_HEAD, TAIL
 from trt_runtime.errors import MingError, UserError
-from trt_runtime.manifest import read_manifest
+from trt_runtime.manifest import StoredTensor, read_manifest
 
 GRAPHS = (TAIL, AUDIO_DECODER, AUDIO_ENCODER, LANGUAGE_HEAD, "talker_1")
 LOW = tuple(LOW_TYPES.values())
@@ -123,6 +127,34 @@ def test_a_table_that_is_looked_up_stays_as_it_is_stored(dense: Folders, low: st
     assert gather.input[0] in {tensor.name for tensor in made.model.graph.initializer}
 
 
+@pytest.mark.parametrize("low", [None, *LOW])
+def test_a_norm_that_is_narrow_in_the_bundle_is_computed_in_float32(
+    dense: Folders, tmp_path: Path, low: str | None
+) -> None:
+    """What is not the plan's is not believed: the graph comes from anywhere."""
+    bundle = tmp_path / "bundle"
+    shutil.copytree(dense.bundle, bundle)
+    path = bundle / f"{AUDIO_DECODER}.onnx"
+    model = onnx.load(path, load_external_data=False)
+    power = next(node for node in model.graph.node if node.op_type == "Pow")
+    number = len(model.graph.node)
+    for index, name in enumerate(list(power.input)):
+        narrow = helper.make_node("Cast", [name], [f"narrow.{index}"], name=f"n{index}",
+                                  to=TensorProto.FLOAT16)  # fmt: skip
+        model.graph.node.insert(list(model.graph.node).index(power), narrow)
+        power.input[index] = f"narrow.{index}"
+    wide = helper.make_node("Cast", ["narrow.power"], [power.output[0]], name="wide",
+                            to=TensorProto.FLOAT)  # fmt: skip
+    model.graph.node.insert(list(model.graph.node).index(power) + 1, wide)
+    power.output[0] = "narrow.power"
+    assert len(model.graph.node) == number + 3
+    del model.graph.value_info[:]
+    path.write_bytes(model.SerializeToString())
+    made = prepared(bundle, AUDIO_DECODER, low)
+    assert made.types[power.name] == "float32"
+    assert types_found(made)[power.name] == "float32"
+
+
 def test_the_residual_stream_is_float32(folders: Folders) -> None:
     """The sum of a float32 stream and a low product: read by the next norm and the next sum."""
     made = prepared(folders.bundle, TAIL, "bfloat16")
@@ -146,12 +178,13 @@ def test_float16_rounds_and_nothing_more(folders: Folders, graph: str) -> None:
     results = []
     for low in (None, "float16"):
         made = prepared(folders.bundle, graph, low)
-        path = folders.bundle / f"{graph}.{low}.try.onnx"
-        path.write_bytes(made.model.SerializeToString())
-        try:
-            session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-        finally:
-            path.unlink()
+        options = ort.SessionOptions()
+        options.add_session_config_entry(
+            "session.model_external_initializers_file_folder_path", str(folders.bundle)
+        )
+        session = ort.InferenceSession(
+            made.model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
         rng = np.random.default_rng(4)
         feeds = {}
         for tensor in made.entry.inputs:
@@ -199,3 +232,40 @@ def test_every_precision_is_a_row() -> None:
         assert not {"prompt_embedding", "speaker_projection"} & set(row.components)
     with pytest.raises(UserError, match="no precision 'int3'"):
         find_precision("int3")
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize(("value", "fits"), [(65280.0, True), (-65280.0, True), (65536.0, False),
+                                             (-1e6, False), (float("inf"), False),
+                                             (float("nan"), False)])  # fmt: skip
+def test_what_does_not_fit_float16_is_named(
+    dtype: str, value: float, fits: bool, tmp_path: Path
+) -> None:
+    values = np.zeros(5, np.float32)
+    values[3] = value
+    stored = values.astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else np.float32)
+    (tmp_path / "w").write_bytes(b"12345678" + stored.tobytes())
+    place = StoredTensor("w", dtype, (5,), 8, stored.nbytes)
+    if fits:
+        check_float16(tmp_path, [("p", place)])
+        return
+    with pytest.raises(UserError, match=r"parameter p does not fit float16[\s\S]*mixed-bf16"):
+        check_float16(tmp_path, [("p", place)])
+
+
+def test_a_checkpoint_that_does_not_fit_is_refused(dense: Folders, tmp_path: Path) -> None:
+    """With what it keeps float32 as large as it likes: that is not narrowed."""
+    bundle = tmp_path / "bundle"
+    shutil.copytree(dense.bundle, bundle)
+    parameters = read_manifest(bundle).graphs[TAIL].initializers
+    for name, refused in (("flow.final_weight", False), ("flow.blocks.1.down_weight", True)):
+        place = parameters[name]
+        with (bundle / place.file).open("r+b") as file:
+            file.seek(place.offset)
+            file.write(np.full(1, 1e6, ml_dtypes.bfloat16).tobytes())
+        if refused:
+            with pytest.raises(UserError, match=name):
+                prepared(bundle, TAIL, "float16")
+        else:
+            prepared(bundle, TAIL, "float16")
+        prepared(bundle, TAIL, "bfloat16")

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +18,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from engines import build_engines, tensorrt_build, tensorrt_process
+from engines import build_engines, machines, tensorrt_build, tensorrt_process
 from engines.options import BuildOptions
 from engines.tensorrt_job import EngineJob
 from engines.tensorrt_network import (
@@ -30,7 +33,7 @@ from tests.conftest import Folders
 from tests.engines.folders import contents, leftovers
 from tests.engines.prepared import prepared
 from trt_runtime.contract import TAIL
-from trt_runtime.errors import UserError
+from trt_runtime.errors import FolderError, UserError
 from trt_runtime.folder import check_contract
 from trt_runtime.manifest import check_files, read_manifest
 from trt_runtime.tensorrt_library import TENSORRT_RTX, Library, load_library
@@ -107,11 +110,9 @@ def test_a_build_with_nothing_to_do_does_nothing(built: Path) -> None:
         manifest.build["source"], built, target=TENSORRT_RTX, progress=said.append,
         options=BuildOptions(manifest.precision["tail"], (1, 2), ALL),
     )  # fmt: skip
-    # Not "up to date": that also asks whether the engines could run here, and none can.
-    assert [line for line in said if "unchanged, kept" in line or "up to date" in line]
-    assert {n: b for n, b in contents(built).items() if n.endswith(".engine")} == {
-        n: b for n, b in before.items() if n.endswith(".engine")
-    }
+    assert len(said) == 1
+    assert "up to date" in said[0]
+    assert contents(built) == before
 
 
 class _Parsed:
@@ -128,7 +129,7 @@ class _Parsed:
         kinds = [node.op_type for node in made.model.graph.node]
         self.job = EngineJob(
             TENSORRT_RTX, graph, str(self.path), str(tmp_path / "engine"), ((1, 1),), made.types,
-            {"KV_CACHE_UPDATE": kinds.count("TensorScatter")}, made.sources,
+            tuple(made.casts), {"KV_CACHE_UPDATE": kinds.count("TensorScatter")}, made.sources,
         )  # fmt: skip
 
     def check(self, job: EngineJob | None = None) -> None:
@@ -175,7 +176,23 @@ def test_a_cast_that_got_lost_is_caught(parsed: _Parsed) -> None:
     for value in (*parsed.model.graph.input, *parsed.model.graph.output):
         if value.type.tensor_type.elem_type == TensorProto.BFLOAT16:
             value.type.tensor_type.elem_type = TensorProto.FLOAT
-    with pytest.raises(Refused, match=r"is FLOAT, planned bfloat16"):
+    with pytest.raises(Refused, match=r"is float32, planned bfloat16"):
+        parsed.check()
+
+
+def test_a_cast_that_nobody_planned_is_caught(parsed: _Parsed) -> None:
+    """A sum that is rounded on its way: every planned node has its type all the same."""
+    graph = parsed.model.graph
+    node = next(n for n in graph.node if parsed.types.get(n.name) and n.op_type != "Cast")
+    for reader in graph.node:
+        reader.input[:] = ["rounded" if name == node.output[0] else name for name in reader.input]
+    place = list(graph.node).index(node) + 1
+    for name, given, made, kind in (
+        ("Wide", "narrow", "rounded", TensorProto.FLOAT),
+        ("Narrow", node.output[0], "narrow", TensorProto.BFLOAT16),
+    ):
+        graph.node.insert(place, helper.make_node("Cast", [given], [made], name=name, to=kind))
+    with pytest.raises(Refused, match=r"cast that nobody planned: (Narrow|Wide)"):
         parsed.check()
 
 
@@ -230,7 +247,7 @@ def no_build(monkeypatch: pytest.MonkeyPatch) -> list[EngineJob]:
 
 
 def test_only_what_changed_is_built_again(
-    dense: Folders, tmp_path: Path, no_build: list[EngineJob]
+    dense: Folders, tmp_path: Path, no_build: list[EngineJob], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def build(**options: Any) -> list[str]:
         no_build.clear()
@@ -246,17 +263,10 @@ def test_only_what_changed_is_built_again(
     assert len(build(compute_capability=("8.6",))) == 8
     assert len(build(compute_capability=("8.6",), precision="mixed-bf16")) == 8
     assert len(build(compute_capability=("8.6",), precision="mixed-bf16", slots=(1, 8))) == 8
-
-
-def test_weights_that_stay_on_the_host_are_in_the_manifest(
-    dense: Folders, tmp_path: Path, no_build: list[EngineJob]
-) -> None:
-    out = build_engines(
-        dense.bundle, tmp_path / "out", target=TENSORRT_RTX,
-        options=BuildOptions(compute_capability=("8.9",), weight_streaming=40),
-    )  # fmt: skip
-    assert all(job.weight_streaming for job in no_build)
-    assert read_manifest(out).machine["weights_on_gpu"] == 40_000_000
+    # What the runtime refuses on another system, the command that it prints builds again.
+    here = machines.describe_machine()
+    monkeypatch.setattr(machines, "describe_machine", lambda: {**here, "system": "Windows"})
+    assert len(build(compute_capability=("8.6",), precision="mixed-bf16", slots=(1, 8))) == 8
 
 
 def test_an_input_that_decides_sizes_is_refused(
@@ -365,6 +375,91 @@ def interrupted_when(there: Path, then: Callable[..., Any]) -> Callable[..., Any
     return follow
 
 
+def test_no_module_of_the_current_folder_is_run(tmp_path: Path) -> None:
+    """A user may be in a stranger's folder, with a `json.py` in it."""
+    for name in ("json", "engines", "logging"):
+        (tmp_path / f"{name}.py").write_text("open('run', 'w').close()")
+    ended = subprocess.run(
+        tensorrt_process.child_command(tmp_path / "none.json"), cwd=tmp_path, check=False,
+        env=tensorrt_process._environment(), stdin=subprocess.DEVNULL, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert ended.returncode
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_process_ends_with_who_waits_for_it() -> None:
+    program = """
+import threading, time
+from engines.tensorrt_child import _end_with_the_parent
+threading.Thread(target=_end_with_the_parent, daemon=True).start()
+time.sleep(600)
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE,
+        env=tensorrt_process._environment(),
+    ) as child:  # fmt: skip
+        assert child.stdin is not None
+        child.stdin.close()
+        assert child.wait(60) == 1
+
+
+def test_a_full_disk_is_told_as_one(
+    dense: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _child(
+        monkeypatch, tmp_path,
+        "import errno, json, sys; print(json.dumps({'os_error': errno.ENOSPC})); sys.exit(4)",
+    )  # fmt: skip
+    with pytest.raises(UserError, match="No space left"):
+        build_engines(
+            dense.bundle, tmp_path / "out", target=TENSORRT_RTX,
+            options=BuildOptions(compute_capability=("8.9",)),
+        )  # fmt: skip
+
+
+def test_a_log_of_a_failure_goes_with_the_next_success(
+    dense: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every component's, once it is built."""
+    _child(
+        monkeypatch, tmp_path,
+        "import json, pathlib, sys\n"
+        "job = json.loads(pathlib.Path(sys.argv[1]).read_text())\n"
+        "pathlib.Path(job['engine']).write_bytes(b'engine')\n"
+        "print(json.dumps({'result': {}}))",
+    )  # fmt: skip
+    (tmp_path / "out-tail.build.log").write_text("of last time")
+    build_engines(
+        dense.bundle, tmp_path / "out", target=TENSORRT_RTX,
+        options=BuildOptions(compute_capability=("8.9",)),
+    )  # fmt: skip
+    assert not list(tmp_path.glob("out-*.build.log"))
+
+
+HOSTILE: dict[str, tuple[Callable[[onnx.GraphProto], object], str]] = {
+    "unknown domain": (lambda g: setattr(g.node[-1], "domain", "evil"), "evil"),
+    "a name twice": (lambda g: [setattr(n, "name", "same") for n in g.node], "named same"),
+    "no names": (lambda g: [setattr(n, "name", "") for n in g.node], "no name"),
+    "no outputs": (lambda g: g.node[-1].ClearField("output"), "gives nothing"),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_strangers_graph_is_refused_by_its_folder(
+    kind: str, dense: Folders, tmp_path: Path
+) -> None:
+    change, said = HOSTILE[kind]
+    bundle = tmp_path / "bundle"
+    shutil.copytree(dense.bundle, bundle)
+    path = bundle / "speaker_projection.onnx"
+    model = onnx.load(path, load_external_data=False)
+    change(model.graph)
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(FolderError, match=said) as refused:
+        prepared(bundle, "speaker_projection", "bfloat16")
+    assert "python -m export" in refused.value.do
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -378,6 +473,9 @@ def interrupted_when(there: Path, then: Callable[..., Any]) -> Callable[..., Any
         ({"version_compatible": True}, "--version-compatible"),
         ({"compute_capability": ("8.9",), "ampere_and_later": True}, "two ways"),
         ({"time_limit": 0}, "time limit"),
+        ({"time_limit": 10**20}, "time limit"),
+        ({"compute_capability": ("8.9",), "weight_streaming": 1}, "--weight-streaming"),
+        ({"compute_capability": ("7.5",)}, "--target cpu"),
         ({}, "--compute-capability"),
     ],
 )

@@ -23,7 +23,6 @@ from export import ExportOptions, export_checkpoint
 from export.geometry import geometry_of
 from export.graphs import GraphSource, graph_sources
 from export.sizes import read_sizes
-from export.tracing import SOURCE_KEY
 from tests.conftest import Folders
 from tests.engines.folders import contents
 from trt_runtime.backends.onnxruntime_cpu import CpuBackend
@@ -40,6 +39,7 @@ from trt_runtime.errors import MingError, UserError
 from trt_runtime.folder import OpenFolder, open_folder
 from trt_runtime.geometry import Geometry
 from trt_runtime.manifest import BUNDLE, read_manifest
+from trt_runtime.operators import SOURCE_KEY
 from trt_runtime.synthesizer import Synthesizer
 from trt_runtime.tail import LoopedTail, UnrolledTail
 

@@ -133,6 +133,26 @@ def test_the_table_has_every_median(measured: Any) -> None:
     assert error.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("precision", "shown"),
+    [
+        (dict.fromkeys(("talker", "flow", "audio_decoder"), "float32"), "float32"),
+        (
+            {"talker": "bfloat16", "tail": "mixed-fp16", "audio_decoder": "mixed-fp16"}
+            | dict.fromkeys(("flow_advance", "speaker_projection"), "float32"),
+            "talker bfloat16, tail mixed-fp16, audio_decoder mixed-fp16",
+        ),
+    ],
+    ids=["looped", "unrolled"],
+)
+def test_the_table_has_the_precision_of_all_that_is_timed(
+    measured: Any, precision: dict[str, str], shown: str
+) -> None:
+    folder = measured[0]["folders"][0] | {"target": "any", "precision": precision}
+    lines = list(bench_table.lines(measured[0] | {"folders": [folder]}))
+    assert lines[3].endswith(f" (target any, {shown})")
+
+
 @pytest.mark.parametrize("words", [["--json"], ["--json", "-"]])
 def test_json_goes_to_standard_output_alone(
     words: list[str], capsys: pytest.CaptureFixture[str]

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from trt_runtime import cuda_devices
 from trt_runtime.cli import doctor, main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -114,6 +115,29 @@ def test_doctor_knows_the_requirements_of_the_project():
     assert {name: set(modules) for name, modules in doctor.EXTRAS.items()} == {
         name: modules_of(extras[name]) for name in set(extras) - {"cpu", "cuda"} - DEVELOPMENT
     }
+
+
+GPU = {"name": "NVIDIA A GPU", "compute_capability": "9.0", "memory_bytes": 2**37}
+
+
+@pytest.mark.parametrize(
+    ("devices", "answer"),
+    [
+        ([GPU], r"yes"),
+        ([], r"no: a GPU is missing \(build where it is, or with --target tensorrt-rtx or cuda\)"),
+    ],
+    ids=["a GPU", "none"],
+)
+def test_doctor_builds_for_the_gpu_that_is_here(devices, answer, capsys, monkeypatch):
+    gpu = {"driver": None, "cuda": None, "devices": devices}
+    monkeypatch.setattr(cuda_devices, "describe_cuda", lambda: gpu)
+    monkeypatch.setattr(doctor, "is_importable", lambda module: True)
+    assert main.main(["doctor"]) == 0
+    targets = capsys.readouterr().out.partition("targets that can be built here\n")[2]
+    assert re.search(rf"^  tensorrt +{answer}$", targets, re.MULTILINE)
+    assert targets.count("a GPU is missing") == (not devices)
+    for target in ("cpu", "cuda", "tensorrt-rtx"):
+        assert re.search(rf"^  {target} +yes$", targets, re.MULTILINE)
 
 
 def test_doctor_knows_the_targets_of_the_builders():

@@ -72,13 +72,31 @@ def test_inspect_prints_the_manifest(folder, capsys):
         assert re.search(line, output), line
 
 
+def test_inspect_tells_what_engines_of_tensorrt_were_built_for(folder, capsys):
+    operators = {"CachedAttention": "native", "MixtureOfExperts": "body"}
+    components = {
+        "talker": ComponentEntry(
+            backend="tensorrt", profiles=((1, 1), (4, 1), (1, 16)), operators=operators
+        ),
+        "tail": ComponentEntry(backend="tensorrt", profiles=((1, 1), (4, 1))),
+    }
+    text = a_manifest(target="tensorrt", components=components).to_json()
+    (folder / "manifest.json").write_text(text, encoding="utf-8")
+    assert main.main(["inspect", str(folder)]) == 0
+    assert (
+        "backends\n  tail    tensorrt\n  talker  tensorrt\n"
+        "profiles, slots x tokens\n  tail    1x1, 4x1\n  talker  1x1, 4x1, 1x16\n"
+        "operators\n  talker  CachedAttention native, MixtureOfExperts body\n"
+    ) in capsys.readouterr().out
+
+
 def test_inspect_tells_a_bundle(folder, capsys):
     text = a_manifest(kind=BUNDLE, target="", precision={}, machine={}, build={}).to_json()
     (folder / "manifest.json").write_text(text, encoding="utf-8")
     assert main.main(["inspect", str(folder)]) == 0
     output = capsys.readouterr().out
     assert "bundle (runs on ONNX Runtime as it is)" in output
-    assert "target" not in output
+    assert not re.search("target|profiles|operators", output)
 
 
 def test_inspect_prints_json(folder, capsys):

@@ -15,14 +15,11 @@ from trt_runtime import folder
 from trt_runtime.backends.onnxruntime_cpu import CpuBackend
 from trt_runtime.errors import FolderError
 from trt_runtime.folder import (
-    BACKENDS,
     EMBEDDED,
-    MACHINE_CHECKS,
-    RUNNERS,
     check_contract,
     open_folder,
 )
-from trt_runtime.manifest import BUNDLE, ENGINES, read_manifest
+from trt_runtime.manifest import BUNDLE, ENGINES, MANIFEST, read_manifest
 
 
 def test_every_target_that_is_built_can_be_spoken_from() -> None:
@@ -30,10 +27,10 @@ def test_every_target_that_is_built_can_be_spoken_from() -> None:
 
     The runtime may not import the builders, so the two tables are held together here.
     """
-    assert set(BACKENDS) == set(RUNNERS) == set(MACHINE_CHECKS) == {"", *TARGETS}
+    assert set(folder.TARGETS) == {"", *TARGETS}
     for name, target in TARGETS.items():
         rows = (target.row, *target.others.values())
-        assert {row.backend for row in rows} == set(RUNNERS[name])
+        assert {row.backend for row in rows} == set(folder.TARGETS[name].runners)
 
 
 def test_none_is_the_embedded_default() -> None:
@@ -71,8 +68,8 @@ def test_a_changed_file_is_found_before_anything_is_loaded(
     def load(*arguments: object) -> None:
         raise AssertionError("it was loaded")
 
-    for name in BACKENDS:
-        monkeypatch.setitem(folder.BACKENDS, name, load)
+    for name, row in folder.TARGETS.items():
+        monkeypatch.setitem(folder.TARGETS, name, replace(row, load=load))
     weights = copied / "talker.weights"
     data = bytearray(weights.read_bytes())
     data[len(data) // 2] ^= 1
@@ -108,3 +105,12 @@ def test_a_component_for_another_backend_is_refused(demo_engines: Path, tmp_path
     other = replace(manifest, components={**manifest.components, "talker": talker})
     with pytest.raises(FolderError, match=r"cannot run the component talker(?s:.*)'abacus'"):
         check_contract(demo_engines, other)
+
+
+@pytest.mark.parametrize("component", ["nope", "", "talker"])
+def test_a_graph_of_another_component_is_refused(copied: Path, component: str) -> None:
+    manifest = json.loads((copied / MANIFEST).read_text(encoding="utf-8"))
+    manifest["graphs"]["prompt_embedding"]["component"] = component
+    (copied / MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
+    with pytest.raises(FolderError, match=r"prompt_embedding .* belongs to a component"):
+        open_folder(copied)

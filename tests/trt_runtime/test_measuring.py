@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,12 +13,14 @@ from typing import Any
 import pytest
 
 from trt_runtime import measurements, measuring
+from trt_runtime.cuda_devices import COMPUTE_CAPABILITY
 from trt_runtime.errors import FolderError, UserError
 from trt_runtime.folder import EMBEDDED
 from trt_runtime.manifest import read_manifest
 from trt_runtime.measurements import figures, report
 from trt_runtime.measuring import Measured, Measurements, Plan, Run, Together, check, measure
 from trt_runtime.spread import spread
+from trt_runtime.tensorrt_library import MODULES
 
 MANIFEST = read_manifest(EMBEDDED)
 RATE = MANIFEST.geometry.sample_rate
@@ -158,6 +162,27 @@ def test_what_is_measured_is_what_the_clock_says(said: list[Any]) -> None:
     assert run.together == (Together(2, 2.0, audio),)
 
 
+@pytest.mark.parametrize("target", ["cuda", "tensorrt", "tensorrt-rtx"])
+def test_the_memory_of_a_gpu_is_told_of_engines_of_every_target_that_needs_one(
+    target: str, said: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifests = {"a": replace(MANIFEST, target=target, machine={COMPUTE_CAPABILITY: "8.0"})}
+    in_use = iter([5_000, 5_700])
+    monkeypatch.setattr(
+        measuring, "check", lambda path, plan: Measured(path, manifests.get(path, MANIFEST), 30)
+    )
+    monkeypatch.setattr(measuring, "device_memory_in_use", lambda: next(in_use))
+    measured = measure(["a", "b"], PLAN).folders
+    assert [folder.device_bytes for folder in measured] == [700, None]
+
+
+def test_engines_that_do_without_onnxruntime_are_measured_without(
+    said: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    assert len(measure(["a"], PLAN).folders[0].runs) == PLAN.runs
+
+
 def test_an_error_closes_what_was_loaded(said: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(self: Any, *arguments: Any) -> Run:
         raise KeyboardInterrupt
@@ -231,4 +256,15 @@ def test_a_report_is_json_and_says_where_it_comes_from() -> None:
 
 def test_packages_that_are_not_installed_have_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measurements, "_PACKAGES", ("numpy", "no-such-package-as-this"))
+    monkeypatch.setattr(measurements, "installed_version", lambda target: None)
     assert set(measurements.versions()) == {"ming-trt", "onnxruntime", "numpy"}
+
+
+def test_tensorrt_has_its_version_whatever_distribution_provides_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    for module in MODULES.values():
+        monkeypatch.delitem(sys.modules, module, raising=False)
+        (tmp_path / f"{module}.py").write_text("__version__ = '1.2.3'\n")
+    assert measurements.versions().items() >= dict.fromkeys(MODULES, "1.2.3").items()

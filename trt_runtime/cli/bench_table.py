@@ -19,7 +19,7 @@ _ROWS = (
 )
 _NAME, _VALUE = 22, 30
 #: Components whose precision is told.
-_TIMED = ("talker", "flow", "audio_decoder")
+_TIMED = ("talker", "flow", "tail", "audio_decoder")
 
 
 def lines(found: Mapping[str, Any]) -> Iterator[str]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import importlib.util
 import platform
 from collections.abc import Iterator
 from importlib import metadata
@@ -16,6 +15,13 @@ from typing import Any
 
 from trt_runtime import __version__
 from trt_runtime.cli import Command, standard_output
+from trt_runtime.importable import is_importable
+from trt_runtime.tensorrt_library import (
+    MODULES,
+    TENSORRT,
+    install_command,
+    installed_version,
+)
 
 #: Modules that each extra brings. `cpu` and `cuda` bring the same module and are told apart below.
 EXTRAS: dict[str, tuple[str, ...]] = {
@@ -37,15 +43,13 @@ TARGETS: dict[str, dict[str, str]] = {
         "onnxruntime": "pip install 'ming-trt[cpu]'",
         "ml_dtypes": "pip install 'ming-trt[engines]'",
     },
-    "tensorrt": {
-        "onnx": "pip install 'ming-trt[engines]'",
-        "tensorrt": "pip install 'ming-trt[tensorrt]'",
-    },
-    "tensorrt-rtx": {
-        "onnx": "pip install 'ming-trt[engines]'",
-        "tensorrt_rtx": "pip install 'ming-trt[tensorrt-rtx]'",
+    **{
+        target: {"onnx": "pip install 'ming-trt[engines]'", module: install_command(target)}
+        for target, module in MODULES.items()
     },
 }
+#: Targets that build for the GPU that is here, with what to do where there is none.
+_FOR_THE_GPU_HERE = {TENSORRT: "build where it is, or with --target tensorrt-rtx or cuda"}
 #: Modules that the extra `cuda` brings beside ONNX Runtime.
 _CUDA = ("torch", "triton")
 #: Modules that everything here needs.
@@ -76,10 +80,10 @@ def examine() -> dict[str, Any]:
     """
     from trt_runtime.cuda_devices import describe_cuda
     from trt_runtime.machine import describe_machine
-    from trt_runtime.tensorrt_library import MODULES, installed_version
 
     problems: list[dict[str, str]] = []
     onnxruntime = _examine_onnxruntime(problems)
+    gpu = describe_cuda()
     return {
         "ming_trt": __version__,
         "python": platform.python_version(),
@@ -90,9 +94,9 @@ def examine() -> dict[str, Any]:
             "cuda-bindings": _distribution_version("cuda-bindings", "cuda.bindings"),
         },
         "machine": describe_machine(),
-        "gpu": describe_cuda(),
+        "gpu": gpu,
         "extras": _examine_extras(onnxruntime),
-        "targets": {name: _missing_for(needs) for name, needs in TARGETS.items()},
+        "targets": {name: _missing_for(name, has_gpu=bool(gpu["devices"])) for name in TARGETS},
         "problems": problems,
     }
 
@@ -127,17 +131,17 @@ def _installed_version(distribution: str) -> str:
 
 def _distribution_version(distribution: str, module: str) -> str | None:
     """None where the module is not there."""
-    return _installed_version(distribution) if _is_there(module) else None
+    return _installed_version(distribution) if is_importable(module) else None
 
 
 def _examine_onnxruntime(problems: list[dict[str, str]]) -> dict[str, Any]:
     """Version, providers, and which distributions put the module there."""
     distributions = sorted(set(metadata.packages_distributions().get("onnxruntime", [])))
     found: dict[str, Any] = {"version": None, "distributions": distributions, "providers": []}
-    if importlib.util.find_spec("onnxruntime") is None:
+    if not is_importable("onnxruntime"):
         problems.append(
             {
-                "what": "onnxruntime is not installed, and nothing can be spoken without it",
+                "what": "onnxruntime is not installed; only TensorRT's engines do without it",
                 "do": f"{_INSTALL_CPU} (or 'ming-trt[cuda]', not both)",
             }
         )
@@ -173,28 +177,20 @@ def _examine_extras(onnxruntime: dict[str, Any]) -> dict[str, list[str]]:
         "cpu": [] if "CPUExecutionProvider" in providers else ["onnxruntime"],
         "cuda": [] if "CUDAExecutionProvider" in providers else ["onnxruntime with CUDA"],
     }
-    missing["cuda"] += [m for m in _CUDA if importlib.util.find_spec(m) is None]
+    missing["cuda"] += [m for m in _CUDA if not is_importable(m)]
     for name, modules in EXTRAS.items():
-        missing[name] = [m for m in modules if not _is_there(m)]
+        missing[name] = [m for m in modules if not is_importable(m)]
     return missing
 
 
-def _is_there(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # what it is a part of
-        return False
-
-
-def _missing_for(needs: dict[str, str]) -> dict[str, str]:
-    """Of what a target needs, the modules that are missing, with the command for each."""
-    missing = {
-        module: command
-        for module, command in needs.items()
-        if importlib.util.find_spec(module) is None
-    }
-    if importlib.util.find_spec("engines") is None:
+def _missing_for(target: str, has_gpu: bool) -> dict[str, str]:
+    """Of what building for a target needs, all that is missing, with what to do for each."""
+    needs = TARGETS[target].items()
+    missing = {module: command for module, command in needs if not is_importable(module)}
+    if not is_importable("engines"):
         missing["engines"] = "install ming-trt from its wheel or its repository"
+    if target in _FOR_THE_GPU_HERE and not has_gpu:
+        missing["a GPU"] = _FOR_THE_GPU_HERE[target]
     return missing
 
 

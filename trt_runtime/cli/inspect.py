@@ -38,8 +38,15 @@ def describe(folder: Path, manifest: Manifest) -> Iterator[str]:
     yield f"family     {manifest.family}"
     if manifest.target:
         yield f"target     {manifest.target}"
-    backends = {name: entry.backend for name, entry in manifest.components.items()}
-    yield from _section("backends", {name: value for name, value in backends.items() if value})
+    entries = manifest.components.items()
+    yield from _section("backends", {name: of.backend for name, of in entries if of.backend})
+    profiles = {
+        name: [f"{slots}x{tokens}" for slots, tokens in of.profiles]
+        for name, of in entries
+        if of.profiles
+    }
+    yield from _section("profiles, slots x tokens", profiles)
+    yield from _section("operators", {name: of.operators for name, of in entries if of.operators})
     for title in ("precision", "source", "machine", "build", "producer"):
         yield from _section(title, getattr(manifest, title))
     yield ""
