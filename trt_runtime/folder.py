@@ -130,9 +130,9 @@ def check_contract(folder: Path, manifest: Manifest) -> None:
         entry = manifest.graphs.get(name)
         if entry is None:
             continue
-        if entry.component != spec.component or (
-            target is not None and manifest.target and entry.component not in manifest.components
-        ):
+        # An engine is found by its component's row; a graph is a file of its own.
+        lost = ENGINE in runners and entry.component not in manifest.components
+        if entry.component != spec.component or lost:
             raise FolderError(
                 f"Graph {name} of {folder} belongs to a component that the folder does not have",
                 expected=spec.component,
