@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.hollow import RECIPE, fill
-from benchmarks.provenance import check_result, provenance, write_result
+from benchmarks.provenance import bundles_parser, check_result, provenance, write_result
 from engines import compare
 from engines.build import build_engines
 from engines.options import BuildOptions
@@ -43,16 +43,9 @@ def compared(bundle: Path) -> dict[str, Any]:
     return reports
 
 
-def _named(text: str) -> tuple[str, Path]:
-    path, _, name = text.rpartition("=")
-    return name, Path(path)
-
-
 def parser() -> argparse.ArgumentParser:
-    result = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    result.add_argument("bundles", nargs="+", type=_named, metavar="BUNDLE=NAME")
+    result = bundles_parser(__doc__.splitlines()[0])
     result.add_argument("--commit", help="what is measured, where git cannot tell: a copy")
-    result.add_argument("--out", type=Path)
     return result
 
 

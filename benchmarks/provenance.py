@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import platform
 import subprocess
@@ -37,6 +38,19 @@ def check_result(path: Path | None) -> None:
         return
     check_replaceable_file(path)
     made_folder(path.parent, f"{path} cannot be written")
+
+
+def bundles_parser(description: str) -> argparse.ArgumentParser:
+    """A parser of named bundles, `BUNDLE=NAME`, as pairs of name and path, and of `--out`."""
+    result = argparse.ArgumentParser(description=description)
+    result.add_argument("bundles", nargs="+", type=_named, metavar="BUNDLE=NAME")
+    result.add_argument("--out", type=Path)
+    return result
+
+
+def _named(text: str) -> tuple[str, Path]:
+    path, _, name = text.rpartition("=")
+    return name, Path(path)
 
 
 def write_result(path: Path | None, result: Mapping[str, Any], *, printed: bool = True) -> None:

@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.provenance import check_result, provenance, write_result
+from benchmarks.provenance import bundles_parser, check_result, provenance, write_result
 from engines.build import build_engines
 from engines.options import BuildOptions
 from trt_runtime.exit_status import exit_status
@@ -65,16 +65,8 @@ def measure(bundles: dict[str, Path]) -> dict[str, Any]:
     return results
 
 
-def _named(text: str) -> tuple[str, Path]:
-    path, _, name = text.rpartition("=")
-    return name, Path(path)
-
-
 def parser() -> argparse.ArgumentParser:
-    result = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    result.add_argument("bundles", nargs="+", type=_named, metavar="BUNDLE=NAME")
-    result.add_argument("--out", type=Path)
-    return result
+    return bundles_parser(__doc__.splitlines()[0])
 
 
 def _run(arguments: argparse.Namespace) -> int:

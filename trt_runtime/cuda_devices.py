@@ -89,7 +89,7 @@ def check_cuda(manifest: Manifest, folder: Path) -> None:
     needed = manifest.machine.get(COMPUTE_CAPABILITY)
     if needed is None and manifest.target != CUDA:
         return
-    least = _capability(needed)
+    least = capability_numbers(needed)
     rebuild = rebuild_command(manifest, folder)
     if least is None:
         raise FolderError(
@@ -99,7 +99,7 @@ def check_cuda(manifest: Manifest, folder: Path) -> None:
             do=f"build it again: {rebuild}",
         )
     devices = cuda_devices()
-    if devices and (_capability(devices[0].compute_capability) or (0, 0)) >= least:
+    if devices and (capability_numbers(devices[0].compute_capability) or (0, 0)) >= least:
         return
     found = "no GPU that CUDA can use"
     if devices:
@@ -114,7 +114,8 @@ def check_cuda(manifest: Manifest, folder: Path) -> None:
     )
 
 
-def _capability(value: Any) -> tuple[int, int] | None:
+def capability_numbers(value: Any) -> tuple[int, int] | None:
+    """Major and minor of a compute capability, `"9.0"`; None where `value` is none."""
     match = re.fullmatch(r"(\d+)\.(\d+)", value) if isinstance(value, str) else None
     return None if match is None else (int(match[1]), int(match[2]))
 

@@ -7,7 +7,6 @@ https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/engine-co
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from trt_runtime.cuda_devices import (
     COMPUTE_CAPABILITY,
     CUDA,
     CudaDevice,
+    capability_numbers,
     cuda_devices,
     driver_cuda_version,
     driver_version,
@@ -46,7 +46,6 @@ _COMPATIBILITIES = ("none", AMPERE_PLUS)
 RTX_CAPABILITIES = ("8.0", "8.6", "8.9", "12.0", "12.1")
 #: The least that the target `cuda` needs.
 _LEAST_OF_CUDA = (8, 0)
-_CAPABILITY = re.compile(r"(\d+)\.(\d+)")
 
 
 def check_tensorrt(manifest: Manifest, folder: Path) -> None:
@@ -88,13 +87,13 @@ def _check_fields(machine: Mapping[str, Any], manifest: Manifest, folder: Path) 
     weights = machine.get(WEIGHTS_ON_GPU, 0)
     if not isinstance(weights, int) or isinstance(weights, bool) or weights < 0:
         raise damaged(WEIGHTS_ON_GPU, "a number of bytes")
-    if _numbers(machine.get(COMPUTE_CAPABILITY)) is None:
+    if capability_numbers(machine.get(COMPUTE_CAPABILITY)) is None:
         raise damaged(COMPUTE_CAPABILITY, "a compute capability such as 8.0")
     if machine.get(HARDWARE_COMPATIBILITY) not in _COMPATIBILITIES:
         raise damaged(HARDWARE_COMPATIBILITY, " or ".join(_COMPATIBILITIES))
     if machine[HARDWARE_COMPATIBILITY] != AMPERE_PLUS:
         listed = machine.get(COMPUTE_CAPABILITIES)
-        if not isinstance(listed, list) or not listed or None in map(_numbers, listed):
+        if not isinstance(listed, list) or not listed or None in map(capability_numbers, listed):
             raise damaged(COMPUTE_CAPABILITIES, "a list of compute capabilities such as 8.0")
 
 
@@ -182,9 +181,9 @@ def _check_driver(machine: Mapping[str, Any], manifest: Manifest, folder: Path) 
 def _check_gpu(
     machine: Mapping[str, Any], manifest: Manifest, folder: Path, device: CudaDevice
 ) -> None:
-    here = _numbers(device.compute_capability) or (0, 0)
+    here = capability_numbers(device.compute_capability) or (0, 0)
     if machine[HARDWARE_COMPATIBILITY] == AMPERE_PLUS:
-        fits = here >= (_numbers(machine[COMPUTE_CAPABILITY]) or here)
+        fits = here >= (capability_numbers(machine[COMPUTE_CAPABILITY]) or here)
     else:
         fits = device.compute_capability in machine[COMPUTE_CAPABILITIES]
     if fits:
@@ -208,7 +207,7 @@ def _build_for(manifest: Manifest, folder: Path, device: CudaDevice) -> str:
         command = rebuild_command(manifest, folder, options={COMPUTE_CAPABILITY: capability})
         return f"build it again: {command}"
     others = [TENSORRT]
-    if (_numbers(capability) or (0, 0)) >= _LEAST_OF_CUDA:
+    if (capability_numbers(capability) or (0, 0)) >= _LEAST_OF_CUDA:
         others.append(CUDA)
     commands = " or ".join(rebuild_beside(manifest, folder, target) for target in others)
     return f"{TENSORRT_RTX} does not run on this GPU; build for another target here: {commands}"
@@ -218,8 +217,3 @@ def _wanted(machine: Mapping[str, Any]) -> str:
     if machine[HARDWARE_COMPATIBILITY] == AMPERE_PLUS:
         return f"{machine[COMPUTE_CAPABILITY]} or later"
     return " or ".join(machine[COMPUTE_CAPABILITIES])
-
-
-def _numbers(value: Any) -> tuple[int, int] | None:
-    match = _CAPABILITY.fullmatch(value) if isinstance(value, str) else None
-    return None if match is None else (int(match[1]), int(match[2]))
